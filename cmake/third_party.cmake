@@ -1,0 +1,42 @@
+# Debian 12 packages only; nothing is downloaded at configure time. Protobuf is found in module
+# mode before gRPC, whose config package would otherwise look for a Protobuf config package.
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+find_package(absl CONFIG REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(fmt CONFIG REQUIRED)
+find_package(spdlog CONFIG REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED)
+find_package(PkgConfig REQUIRED)
+
+# terrace_pkg(name pkg-config-module): an imported target for a library without a CMake package.
+function(terrace_imported name include library)
+  if(NOT TARGET terrace::${name})
+    add_library(terrace::${name} INTERFACE IMPORTED GLOBAL)
+    if(library)
+      set_property(TARGET terrace::${name} PROPERTY INTERFACE_LINK_LIBRARIES ${library})
+    endif()
+    set_property(TARGET terrace::${name} PROPERTY INTERFACE_SYSTEM_INCLUDE_DIRECTORIES ${include})
+  endif()
+endfunction()
+
+find_path(ISAL_INCLUDE isa-l/crc.h REQUIRED)
+find_library(ISAL_LIBRARY isal REQUIRED)
+terrace_imported(isal ${ISAL_INCLUDE} ${ISAL_LIBRARY})
+
+find_path(UCX_INCLUDE ucp/api/ucp.h REQUIRED)
+find_library(UCP_LIBRARY ucp REQUIRED)
+find_library(UCS_LIBRARY ucs REQUIRED)
+terrace_imported(ucx ${UCX_INCLUDE} "${UCP_LIBRARY};${UCS_LIBRARY}")
+
+find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
+terrace_imported(cli11 ${CLI11_INCLUDE} "")
+
+find_path(HTTPLIB_INCLUDE httplib.h REQUIRED)
+find_library(HTTPLIB_LIBRARY cpp-httplib)
+terrace_imported(httplib ${HTTPLIB_INCLUDE} "$<$<BOOL:${HTTPLIB_LIBRARY}>:${HTTPLIB_LIBRARY}>")
+
+find_path(JSON_INCLUDE nlohmann/json.hpp REQUIRED)
+terrace_imported(json ${JSON_INCLUDE} "")
