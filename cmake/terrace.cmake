@@ -23,6 +23,7 @@ set(TERRACE_THIRD_PARTY_client gRPC::grpc++ terrace::json)
 
 set(TERRACE_FOLDERS proto kernels storage cluster cache_node client)
 
+# terrace_control is generated and has no headers of its own in the tree.
 function(_terrace_check_dependency folder dependency)
   if(dependency MATCHES "^terrace_([a-z_]+)$")
     set(other ${CMAKE_MATCH_1})

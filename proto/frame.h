@@ -1,0 +1,154 @@
+// Data-plane frames, version 1. Little-endian. Every frame begins with
+//
+//   u16 magic 0x4654 ("TF")   u8 version   u8 type   u32 reserved (0)   u64 request id
+//
+// and its body follows. Decode() checks everything against the bounds below before any memory is
+// taken; it refuses trailing bytes. Counts are bounded by kMaxKeysPerFrame, so a frame never
+// exceeds kMaxFrameBytes of the transport.
+//
+// A conversation on one connection:
+//
+//   client                         node
+//   Hello(token)               ->
+//                              <-  HelloReply           (otherwise the connection is closed)
+//   Match(keys)                ->
+//                              <-  MatchReply(leading run, tiers, lease)
+//   Get(items)                 ->
+//                              <-  Block(index, status, envelope) + bytes, one per item
+//   Reserve(items)             ->
+//                              <-  ReserveReply(outcome per item, reservation ids)
+//   Value(reservation, envelope) + bytes, one per reservation granted
+//                              ->
+//                              <-  PutReply(index, status), one per Value
+//   Touch(keys), Release(lease), Cancel(request)   no reply
+//
+// Request ids are the client's, never 0 (Hello, Touch and Release use 0).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/block.h"
+#include "proto/bytes.h"
+
+namespace terrace {
+
+constexpr uint8_t kFrameVersion = 1;
+constexpr size_t kMaxKeysPerFrame = 512;
+constexpr size_t kSessionTokenBytes = 32;
+using SessionToken = std::array<uint8_t, kSessionTokenBytes>;
+
+// The outcome of one key or of one request, as it travels.
+enum class WireStatus : uint8_t {
+  kOk = 0,
+  kMiss = 1,             // Get: not here
+  kAskAgain = 2,         // on its way; nobody waits for it here
+  kExists = 3,           // Reserve, Value: the block is there already: a success
+  kPending = 4,          // Reserve: another writer is at it
+  kNoSpace = 5,          // Reserve: nothing can be evicted now
+  kNeverFits = 6,        // Reserve: larger than the tier
+  kBadRequest = 7,       // Validate() of shape or range failed, unknown reservation
+  kUnknownNamespace = 8, // not opened by this tenant, or deleted
+  kForeignLayout = 9,    // the envelope's layout id is not the namespace's
+  kChecksumMismatch = 10,// Value: bytes and checksums disagree; nothing was published
+  kOverloaded = 11,      // a bound of the session is reached
+  kUnauthenticated = 12, // Hello: token unknown or no longer live
+  kStopping = 13,        // the node is shutting down
+};
+constexpr WireStatus kLastWireStatus = WireStatus::kStopping;
+const char* ToString(WireStatus status);
+
+// A key without its namespace, which the frame names once.
+struct WireKey {
+  Digest digest;
+  uint16_t shard = 0;
+  auto operator<=>(const WireKey&) const = default;
+};
+
+struct HelloFrame {
+  SessionToken token{};
+};
+struct HelloReplyFrame {
+  WireStatus status = WireStatus::kOk;
+};
+struct MatchFrame {
+  NamespaceId ns;
+  bool count_use = false;
+  uint32_t lease_ms = 0;  // 0: no lease
+  std::vector<WireKey> keys;
+};
+struct MatchReplyFrame {
+  WireStatus status = WireStatus::kOk;  // kAskAgain: the run may be longer in a moment
+  uint64_t lease = 0;                   // 0: none granted
+  std::vector<Tier> tiers;              // one per key of the leading run
+};
+struct GetItem {
+  WireKey key;
+  uint16_t first_segment = 0;
+  uint16_t segment_count = 0;  // 0: the whole block
+};
+struct GetFrame {
+  NamespaceId ns;
+  uint32_t deadline_ms = 0;  // after which nobody waits for a reply any more
+  std::vector<GetItem> items;
+};
+struct BlockFrame {  // payload: the segments asked for, when kOk
+  uint16_t index = 0;
+  WireStatus status = WireStatus::kOk;
+  std::vector<std::byte> envelope;  // encoded; empty unless kOk
+};
+struct ReserveItem {
+  WireKey key;
+  BlockShape shape;
+  uint32_t depth = 0;
+  uint16_t opaque_bytes = 0;
+};
+struct ReserveFrame {
+  NamespaceId ns;
+  uint32_t deadline_ms = 0;  // after which the node may give the places back
+  std::vector<ReserveItem> items;
+};
+struct ReserveReplyFrame {
+  struct Item {
+    WireStatus status = WireStatus::kOk;
+    uint64_t reservation = 0;  // non-zero when kOk
+  };
+  std::vector<Item> items;
+};
+struct ValueFrame {  // payload: the block's bytes
+  uint16_t index = 0;
+  uint64_t reservation = 0;
+  std::vector<std::byte> envelope;  // its generation is the node's to set
+};
+struct PutReplyFrame {
+  uint16_t index = 0;
+  WireStatus status = WireStatus::kOk;
+};
+struct TouchFrame {
+  NamespaceId ns;
+  std::vector<WireKey> keys;
+};
+struct ReleaseFrame {
+  uint64_t lease = 0;
+};
+struct CancelFrame {};  // the header's request id says which
+
+using FrameBody = std::variant<HelloFrame, HelloReplyFrame, MatchFrame, MatchReplyFrame, GetFrame,
+                               BlockFrame, ReserveFrame, ReserveReplyFrame, ValueFrame,
+                               PutReplyFrame, TouchFrame, ReleaseFrame, CancelFrame>;
+
+struct Frame {
+  uint64_t request_id = 0;
+  FrameBody body;
+};
+
+// Lists within bounds (checked by assertion): the caller splits batches.
+std::vector<std::byte> Encode(uint64_t request_id, const FrameBody& body);
+
+// InvalidArgument says what is wrong. Never aborts, whatever the bytes.
+absl::StatusOr<Frame> Decode(ByteSpan bytes);
+
+}  // namespace terrace
