@@ -23,7 +23,6 @@ set(TERRACE_THIRD_PARTY_client gRPC::grpc++ terrace::json)
 
 set(TERRACE_FOLDERS proto kernels storage cluster cache_node client)
 
-# terrace_control is generated and has no headers of its own in the tree.
 function(_terrace_check_dependency folder dependency)
   if(dependency MATCHES "^terrace_([a-z_]+)$")
     set(other ${CMAKE_MATCH_1})
@@ -83,20 +82,25 @@ function(terrace_program)
 endfunction()
 
 # terrace_test(NAME area.name SOURCES ... DEPENDS ... [LABELS ...] [TIMEOUT s]): a GoogleTest
-# program that ctest runs as one test; its temporary files go where TERRACE_TEST_TMP says.
+# program of which ctest runs each case in a process of its own, from the source folder and with
+# the programs' folder in TERRACE_BIN_DIR.
 function(terrace_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
   string(REPLACE "." "_" target ${ARG_NAME}_test)
   add_executable(${target} ${ARG_SOURCES})
   target_link_libraries(${target} PRIVATE ${ARG_DEPENDS} GTest::gmock_main)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_options(${target} PRIVATE ${TERRACE_WARNINGS})
   set_target_properties(${target} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  add_test(NAME ${ARG_NAME} COMMAND ${target})
-  set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
-    LABELS "${ARG_LABELS}" SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]"
-    ENVIRONMENT "TERRACE_SOURCE_DIR=${PROJECT_SOURCE_DIR};TERRACE_BIN_DIR=${PROJECT_BINARY_DIR}/bin")
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  gtest_discover_tests(${target} TEST_PREFIX ${ARG_NAME}. DISCOVERY_MODE PRE_TEST
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+      ENVIRONMENT TERRACE_BIN_DIR=${PROJECT_BINARY_DIR}/bin)
 endfunction()

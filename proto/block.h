@@ -23,7 +23,12 @@ enum class Codec : uint8_t { kRaw = 0 };
 
 // The kind of traffic that made a block; slower tiers admit by it.
 enum class TrafficClass : uint8_t {
-  kUnspecified = 0, kChat = 1, kAgent = 2, kRag = 3, kSingleShot = 4, kReasoning = 5
+  kUnspecified = 0,
+  kChat = 1,
+  kAgent = 2,
+  kRag = 3,
+  kSingleShot = 4,
+  kReasoning = 5
 };
 
 // Size and division of a block: `segments` equal parts, normally one per layer.
@@ -44,7 +49,7 @@ struct BlockMetadata {
   std::optional<Digest> parent;  // the block before it in its chain
   uint32_t depth = 0;            // index in its chain
   TrafficClass traffic_class = TrafficClass::kUnspecified;
-  std::string opaque;            // up to 1 KiB, handed back as it came
+  std::string opaque;  // up to 1 KiB, handed back as it came
 };
 
 }  // namespace terrace

@@ -22,8 +22,8 @@ absl::StatusOr<Digest> KeyedDigest(const NamespaceSecret& secret, ByteSpan engin
   Digest digest;
   unsigned int length = 0;
   const auto* data = reinterpret_cast<const unsigned char*>(engine_digest.data());
-  if (HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()), data,
-           engine_digest.size(), digest.bytes.data(), &length) == nullptr) {
+  if (HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()), data, engine_digest.size(),
+           digest.bytes.data(), &length) == nullptr) {
     std::abort();  // only without memory or without SHA-256 in the library
   }
   return digest;
@@ -65,15 +65,15 @@ absl::StatusOr<std::vector<uint8_t>> FromHex(std::string_view text) {
 }
 
 std::string ToString(const BlockKey& key) {
-  return fmt::format("{:016x}:{}:{}", key.ns.value, ToHex(std::as_bytes(std::span(key.digest.bytes))),
-                     key.shard);
+  return fmt::format("{:016x}:{}:{}", key.ns.value,
+                     ToHex(std::as_bytes(std::span(key.digest.bytes))), key.shard);
 }
 
 absl::StatusOr<BlockKey> ParseBlockKey(std::string_view text) {
   constexpr size_t kNamespaceHex = 16, kDigestHex = 64;
   const auto malformed = [&](std::string_view why) {
-    return absl::InvalidArgumentError(fmt::format(
-        "'{}' is not a key ({}): expected <16 hex>:<64 hex>:<shard>", text, why));
+    return absl::InvalidArgumentError(
+        fmt::format("'{}' is not a key ({}): expected <16 hex>:<64 hex>:<shard>", text, why));
   };
   if (text.size() < kNamespaceHex + kDigestHex + 3 || text[kNamespaceHex] != ':' ||
       text[kNamespaceHex + 1 + kDigestHex] != ':') {

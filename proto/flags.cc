@@ -31,7 +31,10 @@ CLI::Option* AddParsed(CLI::App* app, const std::string& name, T* target, const 
     *target = *value;
     return true;
   };
-  return app->add_option(name, assign, help)->type_name(type)->default_str(default_text)->take_last();
+  return app->add_option(name, assign, help)
+      ->type_name(type)
+      ->default_str(default_text)
+      ->take_last();
 }
 
 }  // namespace

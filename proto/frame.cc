@@ -184,20 +184,34 @@ void Fields(C& coder, F& f) {
 
 const char* ToString(WireStatus status) {
   switch (status) {
-    case WireStatus::kOk: return "ok";
-    case WireStatus::kMiss: return "miss";
-    case WireStatus::kAskAgain: return "ask again";
-    case WireStatus::kExists: return "exists";
-    case WireStatus::kPending: return "pending";
-    case WireStatus::kNoSpace: return "no space now";
-    case WireStatus::kNeverFits: return "never fits";
-    case WireStatus::kBadRequest: return "bad request";
-    case WireStatus::kUnknownNamespace: return "unknown namespace";
-    case WireStatus::kForeignLayout: return "foreign layout";
-    case WireStatus::kChecksumMismatch: return "checksum mismatch";
-    case WireStatus::kOverloaded: return "overloaded";
-    case WireStatus::kUnauthenticated: return "unauthenticated";
-    case WireStatus::kStopping: return "stopping";
+    case WireStatus::kOk:
+      return "ok";
+    case WireStatus::kMiss:
+      return "miss";
+    case WireStatus::kAskAgain:
+      return "ask again";
+    case WireStatus::kExists:
+      return "exists";
+    case WireStatus::kPending:
+      return "pending";
+    case WireStatus::kNoSpace:
+      return "no space now";
+    case WireStatus::kNeverFits:
+      return "never fits";
+    case WireStatus::kBadRequest:
+      return "bad request";
+    case WireStatus::kUnknownNamespace:
+      return "unknown namespace";
+    case WireStatus::kForeignLayout:
+      return "foreign layout";
+    case WireStatus::kChecksumMismatch:
+      return "checksum mismatch";
+    case WireStatus::kOverloaded:
+      return "overloaded";
+    case WireStatus::kUnauthenticated:
+      return "unauthenticated";
+    case WireStatus::kStopping:
+      return "stopping";
   }
   return "unknown";
 }

@@ -44,19 +44,19 @@ using SessionToken = std::array<uint8_t, kSessionTokenBytes>;
 // The outcome of one key or of one request, as it travels.
 enum class WireStatus : uint8_t {
   kOk = 0,
-  kMiss = 1,             // Get: not here
-  kAskAgain = 2,         // on its way; nobody waits for it here
-  kExists = 3,           // Reserve, Value: the block is there already: a success
-  kPending = 4,          // Reserve: another writer is at it
-  kNoSpace = 5,          // Reserve: nothing can be evicted now
-  kNeverFits = 6,        // Reserve: larger than the tier
-  kBadRequest = 7,       // Validate() of shape or range failed, unknown reservation
-  kUnknownNamespace = 8, // not opened by this tenant, or deleted
-  kForeignLayout = 9,    // the envelope's layout id is not the namespace's
-  kChecksumMismatch = 10,// Value: bytes and checksums disagree; nothing was published
-  kOverloaded = 11,      // a bound of the session is reached
-  kUnauthenticated = 12, // Hello: token unknown or no longer live
-  kStopping = 13,        // the node is shutting down
+  kMiss = 1,               // Get: not here
+  kAskAgain = 2,           // on its way; nobody waits for it here
+  kExists = 3,             // Reserve, Value: the block is there already: a success
+  kPending = 4,            // Reserve: another writer is at it
+  kNoSpace = 5,            // Reserve: nothing can be evicted now
+  kNeverFits = 6,          // Reserve: larger than the tier
+  kBadRequest = 7,         // Validate() of shape or range failed, unknown reservation
+  kUnknownNamespace = 8,   // not opened by this tenant, or deleted
+  kForeignLayout = 9,      // the envelope's layout id is not the namespace's
+  kChecksumMismatch = 10,  // Value: bytes and checksums disagree; nothing was published
+  kOverloaded = 11,        // a bound of the session is reached
+  kUnauthenticated = 12,   // Hello: token unknown or no longer live
+  kStopping = 13,          // the node is shutting down
 };
 constexpr WireStatus kLastWireStatus = WireStatus::kStopping;
 const char* ToString(WireStatus status);

@@ -9,8 +9,8 @@ namespace {
 spdlog::logger& Logger() {
   // Never destroyed: threads may log while the process exits.
   static spdlog::logger* const logger = [] {
-    auto* created = new spdlog::logger("terrace",
-                                       std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    auto* created =
+        new spdlog::logger("terrace", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
     created->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%L%$ %v");
     created->flush_on(spdlog::level::info);
     return created;
@@ -20,10 +20,14 @@ spdlog::logger& Logger() {
 
 spdlog::level::level_enum ToSpdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }

@@ -31,7 +31,8 @@ class HistogramImpl : public Histogram {
   prometheus::Histogram* const histogram_;
 };
 
-std::string SeriesName(const std::string& name, const std::vector<prometheus::ClientMetric::Label>& labels) {
+std::string SeriesName(const std::string& name,
+                       const std::vector<prometheus::ClientMetric::Label>& labels) {
   if (labels.empty()) return name;
   std::string text = name + "{";
   for (const auto& label : labels) {

@@ -22,10 +22,9 @@
 #define TERRACE_CONCAT_INNER(a, b) a##b
 #define TERRACE_CONCAT(a, b) TERRACE_CONCAT_INNER(a, b)
 
-#define TERRACE_RETURN_IF_ERROR(expression)                 \
-  do {                                                      \
-    if (absl::Status terrace_status = (expression); !terrace_status.ok()) \
-      return terrace_status;                                \
+#define TERRACE_RETURN_IF_ERROR(expression)                                                      \
+  do {                                                                                           \
+    if (absl::Status terrace_status = (expression); !terrace_status.ok()) return terrace_status; \
   } while (false)
 
 #define TERRACE_ASSIGN_OR_RETURN(declaration, expression) \
