@@ -43,6 +43,7 @@ endfunction()
 # terrace_library(NAME terrace_x FOLDER x SOURCES ... HEADERS ... DEPENDS ...)
 # One static library, its headers checked to stand alone, and a whole-archive link test that
 # fails when the library calls upward (a plain link of a static library lets that pass).
+add_custom_target(terrace_libraries)
 function(terrace_library)
   cmake_parse_arguments(ARG "" "NAME;FOLDER" "SOURCES;HEADERS;DEPENDS" ${ARGN})
   add_library(${ARG_NAME} STATIC ${ARG_SOURCES})
@@ -57,6 +58,7 @@ function(terrace_library)
   target_sources(${ARG_NAME} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
     FILES ${ARG_HEADERS})
   target_compile_options(${ARG_NAME} PRIVATE ${TERRACE_WARNINGS})
+  add_dependencies(terrace_libraries ${ARG_NAME})
   set_property(TARGET ${ARG_NAME} PROPERTY VERIFY_INTERFACE_HEADER_SETS
     ${TERRACE_VERIFY_HEADERS})
   if(TERRACE_BUILD_TESTS)
@@ -77,13 +79,15 @@ function(terrace_program)
   endforeach()
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPENDS})
   target_compile_options(${ARG_NAME} PRIVATE ${TERRACE_WARNINGS})
+  add_dependencies(terrace_libraries ${ARG_NAME})
   set_target_properties(${ARG_NAME} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endfunction()
 
 # terrace_test(NAME area.name SOURCES ... DEPENDS ... [LABELS ...] [TIMEOUT s]): a GoogleTest
 # program of which ctest runs each case in a process of its own, from the source folder and with
-# the programs' folder in TERRACE_BIN_DIR.
+# the programs' folder in TERRACE_BIN_DIR. The labels asan and tsan (the default: both) say which
+# sanitizers it also runs under; "integration" alone keeps it out of them.
 function(terrace_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
   string(REPLACE "." "_" target ${ARG_NAME}_test)
@@ -97,8 +101,13 @@ function(terrace_test)
     set(ARG_TIMEOUT 120)
   endif()
   if(NOT ARG_LABELS)
-    set(ARG_LABELS unit)
+    set(ARG_LABELS asan tsan)
   endif()
+  foreach(label IN ITEMS asan tsan)
+    if(label IN_LIST ARG_LABELS)
+      add_dependencies(${label}_tests ${target})
+    endif()
+  endforeach()
   gtest_discover_tests(${target} TEST_PREFIX ${ARG_NAME}. DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"

@@ -27,9 +27,10 @@ def main():
             elif case.find("skipped") is not None:
                 skipped += 1
                 print(f"skipped: {case.get('name')}")
-    if failed == 0 and arguments.failed_stages:
-        failed = arguments.failed_stages
-    print(f"{total - failed - skipped if total else 0} passed, {failed} failed, {skipped} skipped")
+    passed = total - failed - skipped
+    # A stage that failed with no failed test did not build, or did not get as far as its tests.
+    failed = max(failed, arguments.failed_stages)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or not total else 0
 
 
