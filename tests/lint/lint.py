@@ -41,7 +41,8 @@ THIRD_PARTY_HOME = {
 # Headers that are heavy to compile stay in few files, however right their folder is.
 HEAVY = {"grpcpp/": 8, "ucp/": 8, "httplib.h": 1, "CLI/": 1}
 BANNED = [
-    (r"\bsleep_for\b|\busleep\(|\bnanosleep\(|\btime\.sleep\(", "wait for a condition, not for time"),
+    (r"\bsleep_for\b|\busleep\(|\bnanosleep\(|\btime\.sleep\(",
+     "wait for a condition, not for time"),
     (r"\bTODO\b|\bFIXME\b|\bXXX\b", "finish it or write it down in docs"),
     (r"\babsl::Mutex\b|\bstd::mutex\b", "use proto/mutex.h"),
     (r"\brand\(\)|\bsrand\(", "use a seeded generator"),

@@ -1,0 +1,61 @@
+// Terrace as a contender: a node process of its own, and this process as the worker.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/client.h"
+#include "tests/bench/rounds.h"
+#include "tests/support/child_process.h"
+
+namespace terrace::bench {
+
+// Memory that is touched once and then handed out in turn, so that a block's bytes have left the
+// caches long before its turn comes again.
+class ColdArena {
+ public:
+  explicit ColdArena(size_t bytes);
+  ~ColdArena();
+  MutableByteSpan Next(size_t bytes);
+  MutableByteSpan all() const { return {base_, size_}; }
+
+ private:
+  const size_t size_;
+  std::byte* base_;
+  size_t next_ = 0;
+};
+
+class TerraceContender {
+ public:
+  // Starts `terraced` from `bin_folder` with a host tier of `host_bytes`, and connects.
+  static absl::StatusOr<std::unique_ptr<TerraceContender>> Start(const std::string& bin_folder,
+                                                                 uint64_t host_bytes);
+
+  // Puts `blocks` blocks of `block_bytes` into a namespace of their own, for Get.
+  absl::Status Fill(uint32_t block_bytes, size_t blocks);
+
+  // One round: `bytes` in blocks of the last Fill, `depth` single-block operations at a time, each
+  // to a cold destination, every byte verified by the client library.
+  absl::StatusOr<Measurement> Get(size_t bytes, int depth);
+  // The same for new blocks, from cold sources.
+  absl::StatusOr<Measurement> Put(size_t bytes, int depth);
+  // The median of `calls` matches of 128 keys that are all there, in microseconds.
+  absl::StatusOr<Measurement> Match128(int calls);
+
+ private:
+  TerraceContender(testing::ChildProcess node, std::unique_ptr<Client> client);
+  absl::StatusOr<Measurement> Run(size_t bytes, int depth, bool put);
+  BlockKey KeyOf(uint64_t number) const;
+
+  testing::ChildProcess node_;
+  std::unique_ptr<Client> client_;
+  ColdArena arena_;
+  Namespace ns_;
+  size_t filled_ = 0;      // blocks of the working set
+  uint64_t next_get_ = 0;  // block of the working set
+  uint64_t next_put_ = 0;  // number of the next new block
+};
+
+}  // namespace terrace::bench
