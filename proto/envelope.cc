@@ -9,6 +9,7 @@ namespace terrace {
 namespace {
 
 constexpr size_t kChecksumOffset = 8;
+constexpr size_t kParentOffset = 88;
 constexpr size_t kReservedOffset = 120;
 constexpr uint16_t kFlagParent = 1;
 
@@ -49,7 +50,7 @@ size_t Envelope::EncodeTo(MutableByteSpan out) const {
   Store(e, 72, layout_id);
   Store(e, 80, shape.length);
   Store(e, 84, shape.segments);
-  if (metadata.parent) Store(e, 88, metadata.parent->bytes);
+  if (metadata.parent) Store(e, kParentOffset, metadata.parent->bytes);
   for (uint32_t i = 0; i < shape.segments; ++i) {
     Store(e, kEnvelopeFixedBytes + 4 * size_t{i}, checksums[i]);
   }
@@ -78,8 +79,11 @@ absl::StatusOr<EnvelopeView> EnvelopeView::Parse(ByteSpan bytes) {
   if (view.Field<uint32_t>(kChecksumOffset) != HeaderChecksum(view.bytes_)) {
     return Broken("checksum mismatch");
   }
-  ByteSpan reserved = view.bytes_.subspan(kReservedOffset, kEnvelopeFixedBytes - kReservedOffset);
-  if (std::ranges::any_of(reserved, [](std::byte b) { return b != std::byte{0}; }) ||
+  // What carries no meaning is zero, so that one envelope has one encoding.
+  const bool has_parent = (view.Field<uint16_t>(14) & kFlagParent) != 0;
+  const size_t zero_from = has_parent ? kReservedOffset : kParentOffset;
+  ByteSpan zero = view.bytes_.subspan(zero_from, kEnvelopeFixedBytes - zero_from);
+  if (std::ranges::any_of(zero, [](std::byte b) { return b != std::byte{0}; }) ||
       (view.Field<uint16_t>(14) & ~kFlagParent) != 0 || view.codec() != Codec::kRaw ||
       view.Field<TrafficClass>(13) > TrafficClass::kReasoning) {
     return Broken("a field holds a value that format 1 does not define");
@@ -98,7 +102,7 @@ BlockKey EnvelopeView::key() const {
 BlockMetadata EnvelopeView::metadata() const {
   BlockMetadata metadata;
   if (Field<uint16_t>(14) & kFlagParent) {
-    metadata.parent = Digest{Field<std::array<uint8_t, 32>>(88)};
+    metadata.parent = Digest{Field<std::array<uint8_t, 32>>(kParentOffset)};
   }
   metadata.depth = depth();
   metadata.traffic_class = Field<TrafficClass>(13);

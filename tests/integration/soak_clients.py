@@ -6,8 +6,8 @@
 3. A client is frozen: the node ends its session, nobody else notices.
 4. The node is frozen: each call of the witness ends by its deadline; then it goes on.
 
-In the end the node's sessions, connections, leases, reservations and descriptors are what they were,
-and its memory has not grown. Exit 0 when all of that holds. The seed reproduces the moments of the
+In the end the node's sessions, connections, leases, reservations and descriptors are what they
+were, and its memory has not grown. Exit 0 when all of that holds. The seed reproduces the moments of the
 kills.
 """
 import argparse
@@ -48,7 +48,8 @@ class Program:
     """A child process whose standard output is read line by line, with a deadline."""
 
     def __init__(self, arguments):
-        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL)
         self.buffer = b""
 
     def line(self, prefix, seconds):
@@ -81,14 +82,15 @@ class Node:
 
     def __init__(self, bin_folder, host_bytes):
         self.bin = bin_folder
-        self.program = Program([bin_folder / "terraced", "--listen", "127.0.0.1:0", "--http-listen",
-                                "127.0.0.1:0", "--transport", "tcp", "--host-bytes", host_bytes])
+        self.program = Program([bin_folder / "terraced", "--transport", "tcp",
+                                "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
+                                "--host-bytes", host_bytes])
         ready = self.program.line("terraced ready", 120)
         self.address = dict(p.split("=", 1) for p in ready.split() if "=" in p)["control"]
 
     def status(self):
-        out = subprocess.run([self.bin / "terracectl", "--address", self.address, "--json", "status"],
-                             capture_output=True, text=True, timeout=20, check=False)
+        command = [self.bin / "terracectl", "--address", self.address, "--json", "status"]
+        out = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         if out.returncode != 0:
             raise Failure(f"the node does not answer: {out.stderr.strip()}")
         status = json.loads(out.stdout)

@@ -94,10 +94,12 @@ TEST(Envelope, WhatFormat1DoesNotDefineIsRefusedEvenWhenSealed) {
     size_t offset;
     std::byte value;
     const char* what;
-  } kCases[] = {{4, std::byte{2}, "a later version"},    {12, std::byte{1}, "an unknown codec"},
-                {13, std::byte{9}, "an unknown class"},  {15, std::byte{1}, "an unknown flag"},
-                {120, std::byte{1}, "a reserved byte"},  {191, std::byte{1}, "the last of them"},
-                {84, std::byte{3}, "a segment too few"}, {83, std::byte{255}, "a huge length"}};
+  } kCases[] = {
+      {4, std::byte{2}, "a later version"},           {12, std::byte{1}, "an unknown codec"},
+      {13, std::byte{9}, "an unknown class"},         {15, std::byte{1}, "an unknown flag"},
+      {120, std::byte{1}, "a reserved byte"},         {191, std::byte{1}, "the last of them"},
+      {84, std::byte{3}, "a segment too few"},        {83, std::byte{255}, "a huge length"},
+      {14, std::byte{0}, "a parent without its flag"}};
   for (const auto& c : kCases) {
     std::vector<std::byte> bytes = Encoded(SampleEnvelope());
     bytes[c.offset] = c.value;
