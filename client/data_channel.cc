@@ -95,7 +95,9 @@ void DataChannel::Start(std::unique_ptr<Task> started) {
   Task* task = started.get();
   Running& running = tasks_[task->id()];
   running.task = std::move(started);
-  if (up() && !ending_) {
+  if (task->finished()) {
+    // Nothing to ask the node.
+  } else if (up() && !ending_) {
     SetDue(running, task->deadline());
     WantTurn(task);
     Pump();

@@ -120,7 +120,8 @@ absl::Status GetTask::OnRun(DataChannel& channel, const MatchReplyFrame& reply) 
   }
   allowed_ += static_cast<uint32_t>(reply.tiers.size());
   if (reply.tiers.size() < run_asked_) {
-    const Outcome why = ToOutcome(reply.status);
+    const Outcome why =
+        reply.status == WireStatus::kOk ? Outcome::kMiss : ToOutcome(reply.status);
     for (uint32_t i = allowed_; i < items_.size(); ++i) {
       SetFinal(channel, i, i == allowed_ ? why : Outcome::kMiss, {});
     }
