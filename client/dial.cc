@@ -58,6 +58,17 @@ grpc::ChannelArguments Arguments() {
   return arguments;
 }
 
+// gRPC wraps the system's words in its own: "failed to connect to all addresses; last error: …
+// remote host: Connection refused".
+std::string Innermost(const std::string& message) {
+  for (const std::string_view wrapper : {"remote host: ", "last error: "}) {
+    if (const size_t at = message.rfind(wrapper); at != std::string::npos) {
+      return message.substr(at + wrapper.size());
+    }
+  }
+  return message;
+}
+
 }  // namespace
 
 absl::StatusOr<Dialed> Dial(const DialOptions& options) {
@@ -87,7 +98,7 @@ absl::Status FromGrpc(const grpc::Status& status, const std::string& address) {
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
       return absl::UnavailableError(
-          fmt::format("no node answers at {}: {}", address, status.error_message()));
+          fmt::format("no node answers at {}: {}", address, Innermost(status.error_message())));
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       return absl::DeadlineExceededError(fmt::format("the node at {} did not answer in time",
                                                      address));
