@@ -55,7 +55,7 @@ absl::StatusOr<absl::Duration> ParseDuration(std::string_view text) {
 
 std::string FormatCount(uint64_t count) {
   std::string digits = std::to_string(count);
-  for (int i = static_cast<int>(digits.size()) - 3; i > 0; i -= 3) digits.insert(i, ",");
+  for (int i = static_cast<int>(digits.size()) - 3; i > 0; i -= 3) digits.insert(i, 1, ',');
   return digits;
 }
 
