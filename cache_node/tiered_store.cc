@@ -64,6 +64,7 @@ class StoreImpl final : public TieredStore {
   std::optional<ResidentBlock> Find(const BlockKey& key) const override;
   std::vector<ResidentBlock> Top(size_t count) const override;
   TierStats Stats() const override;
+  std::map<NamespaceId, NamespaceUsage> UsageByNamespace() const override;
 
   // The other ends of BlockRef and Reservation.
   void Release(BlockEntry* entry);
@@ -370,6 +371,19 @@ std::vector<ResidentBlock> StoreImpl::Top(size_t count) const {
   }
   std::ranges::sort_heap(rows, higher);
   return rows;
+}
+
+std::map<NamespaceId, NamespaceUsage> StoreImpl::UsageByNamespace() const {
+  std::map<NamespaceId, NamespaceUsage> usage;
+  for (size_t shard = 0; shard < BlockIndex::kShards; ++shard) {
+    index_.VisitShard(shard, [&](const BlockEntry& entry) {
+      if (entry.state.Load().phase != BlockPhase::kResident) return;
+      NamespaceUsage& sum = usage[entry.key.ns];
+      ++sum.blocks;
+      sum.value_bytes += entry.length;
+    });
+  }
+  return usage;
 }
 
 TierStats StoreImpl::Stats() const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -115,6 +116,11 @@ struct TierStats {
   double turnovers = 0;    // the policy's clock
 };
 
+struct NamespaceUsage {
+  uint64_t blocks = 0;
+  uint64_t value_bytes = 0;
+};
+
 struct TieredStoreOptions {
   uint64_t host_bytes = 0;                   // at least 2 MiB; whole multiples of it are used
   double high_mark = 0.99, low_mark = 0.98;  // shares; docs/decisions/0003-watermarks.md
@@ -166,6 +172,9 @@ class TieredStore {
   virtual std::optional<ResidentBlock> Find(const BlockKey& key) const = 0;
   virtual std::vector<ResidentBlock> Top(size_t count) const = 0;  // highest score first
   virtual TierStats Stats() const = 0;
+  // The resident blocks of each namespace that has any. Visits every block: for operators, not for
+  // the way of a request.
+  virtual std::map<NamespaceId, NamespaceUsage> UsageByNamespace() const = 0;
 };
 
 }  // namespace terrace
