@@ -106,14 +106,15 @@ absl::Status ClientImpl::Start() {
 ClientImpl::~ClientImpl() {
   constexpr absl::Duration kQuiet = absl::Milliseconds(500);
   if (transport_ == nullptr) return;
-  control_->Stop();
-  // Behind everything posted so far, so that no operation is left without an end.
+  // Behind everything posted so far, so that no operation is left without an end; before the
+  // session goes, which would turn what is in flight into misses.
   Waiter<bool> ended;
   io_->Post([&ended](DataChannel& channel) {
     channel.CancelAll();
     ended.Finish(true);
   });
   ended.Wait();
+  control_->Stop();
   io_->Close();
   transport_->Shutdown(kQuiet);
 }

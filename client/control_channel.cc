@@ -27,6 +27,9 @@ std::string DefaultName() {
   return fmt::format("{}@{}", program_invocation_short_name, host.nodename);
 }
 
+// More does not fill the wire better; it only lengthens the queue that a Match waits behind.
+constexpr uint64_t kMostBytesInFlight = 64 << 20;
+
 // A bound of 0 is one that the node does not state.
 template <typename T, typename U>
 void Take(T* bound, U stated) {
@@ -50,6 +53,7 @@ absl::StatusOr<SessionInfo> ToSession(const wire::SessionOpened& opened) {
   limits.max_keys_per_frame = std::min<uint32_t>(limits.max_keys_per_frame, kMaxKeysPerFrame);
   Take(&limits.max_requests_in_flight, stated.max_requests_in_flight());
   Take(&limits.max_bytes_in_flight, stated.max_bytes_in_flight());
+  limits.max_bytes_in_flight = std::min(limits.max_bytes_in_flight, kMostBytesInFlight);
   Take(&limits.max_reservations, stated.max_reservations());
   if (stated.max_lease_ms() != 0) limits.max_lease = absl::Milliseconds(stated.max_lease_ms());
   return session;

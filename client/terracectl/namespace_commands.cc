@@ -122,9 +122,11 @@ void AddCreate(Flags* parent, GlobalOptions* options, std::vector<Command>* comm
   flags->Required();
   flags->AddUint("--segments", &d->segments, "equal parts of a block, normally its layers", 1, 256);
   flags->AddString("--model", &d->model, "name of the model");
+  flags->Required();
   flags->AddString("--kv-dtype", &d->kv_dtype, "bf16, fp16, fp8_e4m3, ...");
   flags->AddString("--format", &d->format, "order of dimensions within a block");
-  flags->AddUint("--block-tokens", &d->block_tokens, "tokens of a block", 0, kMost);
+  flags->AddUint("--block-tokens", &d->block_tokens, "tokens of a block", 1, kMost);
+  flags->Required();
   flags->AddUint("--layers", &d->layers, "layers of the model", 0, kMost);
   flags->AddUint("--kv-heads", &d->kv_heads, "KV heads of a shard", 0, kMost);
   flags->AddUint("--head-dim", &d->head_dim, "dimension of a head", 0, kMost);

@@ -5,6 +5,7 @@
 #include "client/table.h"
 #include "client/terracectl/commands.h"
 #include "fmt/format.h"
+#include "nlohmann/json.hpp"
 #include "proto/block_key.h"
 #include "proto/clock.h"
 #include "proto/status.h"
@@ -33,8 +34,11 @@ absl::StatusOr<int> Ping(const GlobalOptions& options) {
                            connection.Call(&Stub::GetStatus, wire::GetStatusRequest()));
   const double ms = absl::ToDoubleMilliseconds(Clock::Real()->Now() - begin);
   if (options.json) {
-    fmt::print("{{\"node_id\":\"{}\",\"state\":\"{}\",\"version\":\"{}\",\"round_trip_ms\":{:.3f}}}\n",
-               status.node_id(), status.state(), status.version(), ms);
+    const nlohmann::json answer = {{"node_id", status.node_id()},
+                                   {"state", status.state()},
+                                   {"version", status.version()},
+                                   {"round_trip_ms", ms}};
+    fmt::print("{}\n", answer.dump());
   } else {
     fmt::print("{} at {} is {} (terrace {}), round trip {:.2f} ms\n", status.node_id(),
                options.dial.address, status.state(), status.version(), ms);

@@ -232,8 +232,8 @@ TEST_F(ClientTest, CallbackComesWithTheResults) {
   options.callback = [&](const Operation& operation) {
     if (operation.done() && operation.succeeded() == 1) ++called;
   };
-  client_->Get(node_.ns(), {{Key(1), {MutableByteSpan(landed)}}}, options);
-  client_.reset();  // ends everything; the callback has come before
+  client_->Get(node_.ns(), {{Key(1), {MutableByteSpan(landed)}}}, options).Wait();
+  client_.reset();  // the callback has come before
   EXPECT_EQ(called, 1);
 }
 
