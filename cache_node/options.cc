@@ -112,8 +112,7 @@ void AddFlags(Flags* flags, CommandLine* line) {
 }  // namespace
 
 NodeOptions::NodeOptions()
-    : data_threads(std::clamp(std::thread::hardware_concurrency(), 1U, 2U)),
-      node_id(HostName()) {}
+    : data_threads(std::clamp(std::thread::hardware_concurrency(), 1U, 2U)), node_id(HostName()) {}
 
 absl::Status NodeOptions::Validate() const {
   TERRACE_RETURN_IF_ERROR(ValidateSecurity(*this));
@@ -122,8 +121,8 @@ absl::Status NodeOptions::Validate() const {
   TERRACE_RETURN_IF_ERROR(ValidateListener(*this, "--http-listen", http_listen));
   TERRACE_RETURN_IF_ERROR(ValidateDataAddresses(*this));
   if (max_block_bytes < kMinBlockBytes || max_block_bytes > kMaxBlockBytes) {
-    return Invalid("--max-block-bytes", fmt::format("{} is outside 4KiB to 64MiB",
-                                                    max_block_bytes));
+    return Invalid("--max-block-bytes",
+                   fmt::format("{} is outside 4KiB to 64MiB", max_block_bytes));
   }
   if (host_bytes < max_block_bytes) {
     return Invalid("--host-bytes", fmt::format("{} bytes cannot hold one block of "

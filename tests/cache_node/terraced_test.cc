@@ -23,9 +23,9 @@ namespace {
 using testing::HasSubstr;
 
 std::vector<std::string> Command(std::vector<std::string> more = {}) {
-  std::vector<std::string> argv = {BinaryPath("terraced"), "--listen=127.0.0.1:0",
+  std::vector<std::string> argv = {BinaryPath("terraced"),      "--listen=127.0.0.1:0",
                                    "--http-listen=127.0.0.1:0", "--host-bytes=64MiB",
-                                   "--max-block-bytes=8MiB", "--transport=tcp"};
+                                   "--max-block-bytes=8MiB",    "--transport=tcp"};
   for (std::string& argument : more) argv.push_back(std::move(argument));
   return argv;
 }
@@ -71,8 +71,8 @@ TEST(TerracedTest, HelpVersionAndCheckConfig) {
   EXPECT_EQ(RunToEnd({BinaryPath("terraced"), "--version"}).code, 0);
   Ended check = RunToEnd(Command({"--check-config"}));
   EXPECT_EQ(check.code, 0);
-  for (const char* text : {"control:", "data:", "http:", "open, loopback only", "64.0 MiB",
-                           "in all"}) {
+  for (const char* text :
+       {"control:", "data:", "http:", "open, loopback only", "64.0 MiB", "in all"}) {
     EXPECT_THAT(check.output, HasSubstr(text));
   }
 }
@@ -148,8 +148,9 @@ TEST(TerracedTest, SecuredOnAnIpv6Interface) {
   const std::string token = "worker-token-0123456789";
   std::ofstream(folder + "tenants") << "alpha worker " << token << "\n";
   chmod((folder + "tenants").c_str(), 0600);
-  RunningNode node({fmt::format("--data-listen=[{}]:0", host), "--credentials=" + folder + "tenants",
-                    "--tls-cert=" + files.server_certificate, "--tls-key=" + files.server_key});
+  RunningNode node({fmt::format("--data-listen=[{}]:0", host),
+                    "--credentials=" + folder + "tenants", "--tls-cert=" + files.server_certificate,
+                    "--tls-key=" + files.server_key});
   ASSERT_EQ(Field(node.ready, "security"), "tls + tokens") << node.process.errors();
   grpc::SslCredentialsOptions tls;
   std::ostringstream ca;
@@ -164,10 +165,12 @@ TEST(TerracedTest, SecuredOnAnIpv6Interface) {
 
 TEST(TerracedTest, TheReadyLineCanBeParsed) {
   RunningNode node({"--node-id=node-7", "--data-threads=2"});
-  EXPECT_THAT(node.ready, testing::MatchesRegex(
-      "terraced ready control=127\\.0\\.0\\.1:[0-9]+ "
-      "data=127\\.0\\.0\\.1:[0-9]+,127\\.0\\.0\\.1:[0-9]+ http=127\\.0\\.0\\.1:[0-9]+ "
-      "node=node-7 security=\"open, loopback only\"")) << node.process.errors();
+  EXPECT_THAT(node.ready,
+              testing::MatchesRegex(
+                  "terraced ready control=127\\.0\\.0\\.1:[0-9]+ "
+                  "data=127\\.0\\.0\\.1:[0-9]+,127\\.0\\.0\\.1:[0-9]+ http=127\\.0\\.0\\.1:[0-9]+ "
+                  "node=node-7 security=\"open, loopback only\""))
+      << node.process.errors();
 }
 
 TEST(TerracedTest, AnIdleNodeUsesNoCpu) {
@@ -255,9 +258,9 @@ TEST(FrozenWorkerTest, IsNoticedAndItsSessionEnds) {
   ASSERT_NE(node.control, "");
   char self[4096] = {};
   ASSERT_GT(readlink("/proc/self/exe", self, sizeof(self) - 1), 0);
-  Process worker({self, "--gtest_filter=FrozenWorkerTest.DISABLED_Worker",
-                  "--gtest_also_run_disabled_tests"},
-                 {"TERRACE_TEST_CONTROL=" + node.control});
+  Process worker(
+      {self, "--gtest_filter=FrozenWorkerTest.DISABLED_Worker", "--gtest_also_run_disabled_tests"},
+      {"TERRACE_TEST_CONTROL=" + node.control});
   std::optional<std::string> line;
   while ((line = worker.ReadLine()) && *line != "worker is up") continue;
   ASSERT_TRUE(line) << worker.errors();
