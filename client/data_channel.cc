@@ -199,7 +199,7 @@ void DataChannel::OnTimer() {
 void DataChannel::Pump() {
   if (pumping_ || !up()) return;
   pumping_ = true;
-  const auto serve = [this](std::deque<Task*>* queue, auto take_turn) {
+  const auto serve = [](std::deque<Task*>* queue, auto take_turn) {
     while (!queue->empty()) {
       Task* const task = queue->front();
       const Turn turn = take_turn(task);
