@@ -198,9 +198,9 @@ grpc::ServerUnaryReactor* AdminService::ListNamespaces(grpc::CallbackServerConte
   });
 }
 
-grpc::ServerUnaryReactor* AdminService::CreateNamespace(
-    grpc::CallbackServerContext* context, const v1::CreateNamespaceRequest* request,
-    v1::NamespaceInfo* reply) {
+grpc::ServerUnaryReactor* AdminService::CreateNamespace(grpc::CallbackServerContext* context,
+                                                        const v1::CreateNamespaceRequest* request,
+                                                        v1::NamespaceInfo* reply) {
   return Answer(context, plane_, Role::kAdmin, [&](const Identity& identity) -> absl::Status {
     bool created = false;
     TERRACE_ASSIGN_OR_RETURN(

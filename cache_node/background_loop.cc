@@ -14,8 +14,7 @@ constexpr absl::Duration kLongestSleep = absl::Hours(1);
 
 }  // namespace
 
-BackgroundLoop::BackgroundLoop(const std::string& thread_name,
-                               std::function<absl::Duration()> work)
+BackgroundLoop::BackgroundLoop(const std::string& thread_name, std::function<absl::Duration()> work)
     : work_(std::move(work)), thread_([this] { Run(); }) {
   pthread_setname_np(thread_.native_handle(), thread_name.substr(0, 15).c_str());
 }

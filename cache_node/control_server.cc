@@ -25,9 +25,7 @@ constexpr int kKeepaliveMs = 1000;
 constexpr int kClientPingIntervalMs = 500;
 
 // gRPC's own complaints: what matters of them comes back to us as a status.
-void LogGrpc(gpr_log_func_args* args) {
-  Log(LogLevel::kDebug, "grpc", "{}", args->message);
-}
+void LogGrpc(gpr_log_func_args* args) { Log(LogLevel::kDebug, "grpc", "{}", args->message); }
 
 std::shared_ptr<grpc::ServerCredentials> MakeCredentials(const Security& security) {
   if (security.certificate.empty()) return grpc::InsecureServerCredentials();

@@ -8,10 +8,9 @@
 namespace terrace {
 namespace {
 
-constexpr const char* kFrameNames[] = {"hello",   "hello_reply", "match",         "match_reply",
-                                       "get",     "block",       "reserve",       "reserve_reply",
-                                       "value",   "put_reply",   "touch",         "release",
-                                       "cancel"};
+constexpr const char* kFrameNames[] = {
+    "hello",         "hello_reply", "match",     "match_reply", "get",     "block", "reserve",
+    "reserve_reply", "value",       "put_reply", "touch",       "release", "cancel"};
 static_assert(std::size(kFrameNames) == std::variant_size_v<FrameBody>);
 constexpr const char* kKindNames[] = {"match", "get", "reserve", "put"};
 
@@ -39,8 +38,8 @@ DataMetrics::DataMetrics(MetricRegistry* registry)
       reservations_expired(registry->AddCounter("terrace_reservations_expired_total",
                                                 "Reservations given back unused")) {
   for (size_t i = 0; i < kFrameTypes; ++i) {
-    frames_[i] = registry->AddCounter("terrace_frames_total", "Frames received",
-                                      {{"type", kFrameNames[i]}});
+    frames_[i] =
+        registry->AddCounter("terrace_frames_total", "Frames received", {{"type", kFrameNames[i]}});
   }
   for (size_t kind = 0; kind < outcomes_.size(); ++kind) {
     for (size_t status = 0; status < kStatuses; ++status) {
@@ -62,9 +61,15 @@ void AddProcessMetrics(MetricRegistry* registry) {
   registry->AddCollector([](std::vector<MetricSample>* out) {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
-    out->push_back({"process_cpu_seconds_total", "User and system CPU time", true, {},
+    out->push_back({"process_cpu_seconds_total",
+                    "User and system CPU time",
+                    true,
+                    {},
                     Seconds(usage.ru_utime) + Seconds(usage.ru_stime)});
-    out->push_back({"process_resident_memory_bytes", "Resident memory", false, {},
+    out->push_back({"process_resident_memory_bytes",
+                    "Resident memory",
+                    false,
+                    {},
                     static_cast<double>(ResidentMemoryBytes())});
   });
 }

@@ -25,9 +25,9 @@ class DataMetrics {
   Counter* const bytes_in;
   Counter* const malformed;          // frames; each closed its connection
   Counter* const checksum_mismatch;  // puts whose bytes were not what the writer had computed
-  Counter* const overdue;            // connections closed because the peer stopped reading or writing
-  Counter* const hello_failed;       // no or no valid token
-  Counter* const expired;            // gets whose deadline passed while they waited
+  Counter* const overdue;       // connections closed because the peer stopped reading or writing
+  Counter* const hello_failed;  // no or no valid token
+  Counter* const expired;       // gets whose deadline passed while they waited
   Counter* const reservations_expired;
 
  private:

@@ -148,8 +148,8 @@ bool DataService::RefuseStopping(Connection* connection, const Frame& frame) {
     connection->outbox->Send(frame.request_id, MatchReplyFrame{WireStatus::kStopping, 0, {}});
   } else if (const auto* get = std::get_if<GetFrame>(&frame.body)) {
     for (size_t i = 0; i < get->items.size(); ++i) {
-      connection->outbox->Send(frame.request_id, BlockFrame{static_cast<uint16_t>(i),
-                                                            WireStatus::kStopping, {}});
+      connection->outbox->Send(frame.request_id,
+                               BlockFrame{static_cast<uint16_t>(i), WireStatus::kStopping, {}});
     }
   } else if (const auto* reserve = std::get_if<ReserveFrame>(&frame.body)) {
     ReserveReplyFrame reply;

@@ -59,8 +59,7 @@ void GetQueue::Answer(const Request& request, uint16_t index) {
   if (request.ns == nullptr || !request.ns->live()) {
     return Refuse(request.id, index, WireStatus::kUnknownNamespace);
   }
-  BlockRef block =
-      plane_.store->Acquire({request.ns->id(), item.key.digest, item.key.shard});
+  BlockRef block = plane_.store->Acquire({request.ns->id(), item.key.digest, item.key.shard});
   if (!block) return Refuse(request.id, index, WireStatus::kMiss);
   const std::optional<ByteSpan> range = Range(block.value(), request.ns->shape(), item);
   if (!range) return Refuse(request.id, index, WireStatus::kBadRequest);

@@ -28,7 +28,7 @@ class HttpServiceImpl final : public HttpService {
     Configure();
     port_ = address.port == 0 ? server_.bind_to_any_port(address.host)
             : server_.bind_to_port(address.host, address.port) ? address.port
-                                                                : -1;
+                                                               : -1;
     if (port_ <= 0) {
       return absl::UnavailableError(
           fmt::format("{}: cannot be bound", JoinHostPort(address.host, address.port)));

@@ -48,8 +48,7 @@ absl::Status Invalid(const std::string& field, const std::string& what) {
 }  // namespace
 
 absl::Status ValidateDefinition(const control::v1::Layout& layout,
-                                const control::v1::HashScheme& scheme,
-                                uint32_t max_block_bytes) {
+                                const control::v1::HashScheme& scheme, uint32_t max_block_bytes) {
   if (layout.extra_size() > kMaxExtraEntries) {
     return Invalid("layout.extra", fmt::format("more than {} entries", kMaxExtraEntries));
   }
@@ -62,11 +61,11 @@ absl::Status ValidateDefinition(const control::v1::Layout& layout,
   if (layout.model().empty()) return Invalid("layout.model", "empty");
   if (layout.block_tokens() == 0) return Invalid("layout.block_tokens", "0");
   if (layout.shards() == 0 || layout.shards() > kMaxShards) {
-    return Invalid("layout.shards", fmt::format("{} is outside 1 to {}", layout.shards(),
-                                                kMaxShards));
+    return Invalid("layout.shards",
+                   fmt::format("{} is outside 1 to {}", layout.shards(), kMaxShards));
   }
-  const absl::Status shape = Validate(BlockShape{layout.block_bytes(), layout.segments()},
-                                      max_block_bytes);
+  const absl::Status shape =
+      Validate(BlockShape{layout.block_bytes(), layout.segments()}, max_block_bytes);
   return shape.ok() ? shape : Invalid("layout", std::string(shape.message()));
 }
 

@@ -29,9 +29,12 @@ enum class State { kStarting, kReady, kStopping };
 
 const char* ToString(State state) {
   switch (state) {
-    case State::kStarting: return "starting";
-    case State::kReady: return "ready";
-    case State::kStopping: return "stopping";
+    case State::kStarting:
+      return "starting";
+    case State::kReady:
+      return "ready";
+    case State::kStopping:
+      return "stopping";
   }
   return "unknown";
 }
@@ -45,16 +48,15 @@ std::string BootId() {
 }
 
 absl::Status WithFlag(std::string_view flag, const absl::Status& status) {
-  return absl::Status(status.code(),
-                      fmt::format("{}: {}", flag, std::string(status.message())));
+  return absl::Status(status.code(), fmt::format("{}: {}", flag, std::string(status.message())));
 }
 
 absl::Status CheckFree(std::string_view flag, const HostPort& address) {
   const absl::Status free = CheckPortFree(address);
   if (free.ok()) return free;
-  return absl::UnavailableError(fmt::format(
-      "{}: {}: {}; stop who uses it or choose another port (0: any free one)", flag,
-      JoinHostPort(address.host, address.port), std::string(free.message())));
+  return absl::UnavailableError(
+      fmt::format("{}: {}: {}; stop who uses it or choose another port (0: any free one)", flag,
+                  JoinHostPort(address.host, address.port), std::string(free.message())));
 }
 
 UcxProfile ToProfile(const std::string& transport) {
@@ -193,7 +195,7 @@ absl::StatusOr<std::unique_ptr<Transport>> NodeImpl::MakeTransport(size_t i,
 }
 
 absl::Status NodeImpl::StartDataThread(size_t i) {
-  const DataPlane plane{clock_,          store_.get(),   sessions_.get(), &namespaces_,
+  const DataPlane plane{clock_,       store_.get(),   sessions_.get(), &namespaces_,
                         mover_.get(), &data_metrics_, options_.limits};
   auto service = std::make_unique<DataService>(plane);
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, MakeTransport(i, service.get()));
@@ -332,7 +334,8 @@ void NodeImpl::Collect(std::vector<MetricSample>* out) const {
     sum.malformed += stats.malformed;
     sum.payload_in_flight += stats.payload_in_flight;
   }
-  const auto counter = [&](const char* name, const char* help, MetricLabels labels, uint64_t value) {
+  const auto counter = [&](const char* name, const char* help, MetricLabels labels,
+                           uint64_t value) {
     out->push_back({name, help, true, std::move(labels), static_cast<double>(value)});
   };
   constexpr char kBytes[] = "terrace_transport_bytes_total";

@@ -41,6 +41,9 @@ absl::Status ValidateListener(const NodeOptions& options, const char* flag,
 
 absl::Status ValidateDataAddresses(const NodeOptions& options) {
   const HostPort data = *ParseHostPort(options.data_listen);
+  if (IsLoopback(data.host) && data.host.find(':') != std::string::npos) {
+    return Invalid("--data-listen", "UCX carries nothing over [::1]; on one machine use 127.0.0.1");
+  }
   if (data.port != 0 && data.port + options.data_threads - 1 > 65535) {
     return Invalid("--data-listen",
                    fmt::format("{} threads from port {} on need ports beyond 65535",
@@ -109,8 +112,7 @@ void AddFlags(Flags* flags, CommandLine* line) {
 }  // namespace
 
 NodeOptions::NodeOptions()
-    : data_threads(std::clamp(std::thread::hardware_concurrency(), 1U, 2U)),
-      node_id(HostName()) {}
+    : data_threads(std::clamp(std::thread::hardware_concurrency(), 1U, 2U)), node_id(HostName()) {}
 
 absl::Status NodeOptions::Validate() const {
   TERRACE_RETURN_IF_ERROR(ValidateSecurity(*this));
@@ -119,8 +121,8 @@ absl::Status NodeOptions::Validate() const {
   TERRACE_RETURN_IF_ERROR(ValidateListener(*this, "--http-listen", http_listen));
   TERRACE_RETURN_IF_ERROR(ValidateDataAddresses(*this));
   if (max_block_bytes < kMinBlockBytes || max_block_bytes > kMaxBlockBytes) {
-    return Invalid("--max-block-bytes", fmt::format("{} is outside 4KiB to 64MiB",
-                                                    max_block_bytes));
+    return Invalid("--max-block-bytes",
+                   fmt::format("{} is outside 4KiB to 64MiB", max_block_bytes));
   }
   if (host_bytes < max_block_bytes) {
     return Invalid("--host-bytes", fmt::format("{} bytes cannot hold one block of "

@@ -14,10 +14,10 @@ namespace terrace {
 
 // Bounds on what clients may hold. Those with a flag are marked.
 struct NodeLimits {
-  uint64_t max_sessions = 256;       // --max-sessions
-  uint64_t max_connections = 1024;   // --max-connections, per data thread
-  uint64_t max_namespaces = 1024;    // --max-namespaces
-  uint64_t max_leases = 256;         // --max-leases, per session
+  uint64_t max_sessions = 256;                   // --max-sessions
+  uint64_t max_connections = 1024;               // --max-connections, per data thread
+  uint64_t max_namespaces = 1024;                // --max-namespaces
+  uint64_t max_leases = 256;                     // --max-leases, per session
   absl::Duration max_lease = absl::Seconds(30);  // --max-lease
 
   uint32_t max_connections_per_session = 64;
@@ -30,12 +30,12 @@ struct NodeOptions {
   std::string listen = "127.0.0.1:7470";
   std::string data_listen = "127.0.0.1:0";
   std::string http_listen = "127.0.0.1:7480";
-  std::string advertise;        // host for data and control addresses; empty: as bound
-  uint64_t data_threads = 2;    // default: min(2, cores)
+  std::string advertise;      // host for data and control addresses; empty: as bound
+  uint64_t data_threads = 2;  // default: min(2, cores)
   uint64_t host_bytes = 1ULL << 30;
   uint64_t max_block_bytes = kMaxBlockBytes;
   std::string transport = "auto";
-  std::string node_id;          // default: the host's name
+  std::string node_id;  // default: the host's name
   std::string tls_cert, tls_key, tls_ca;
   std::string credentials;
   absl::Duration stop_timeout = absl::Seconds(5);

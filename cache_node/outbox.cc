@@ -11,10 +11,7 @@ absl::Duration RequestDeadline(absl::Duration now, uint32_t deadline_ms) {
 
 Outbox::Outbox(Transport* transport, ConnectionId connection, Clock* clock,
                std::function<void()> on_sent)
-    : transport_(transport),
-      connection_(connection),
-      clock_(clock),
-      on_sent_(std::move(on_sent)) {}
+    : transport_(transport), connection_(connection), clock_(clock), on_sent_(std::move(on_sent)) {}
 
 void Outbox::Send(uint64_t request_id, const FrameBody& body) {
   Enqueue(Encode(request_id, body), {}, {}, clock_->Now() + kDefaultPatience);

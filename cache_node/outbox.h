@@ -36,7 +36,7 @@ class Outbox : public std::enable_shared_from_this<Outbox> {
   void SendBlock(uint64_t request_id, const BlockFrame& frame, BlockRef block, ByteSpan payload,
                  absl::Duration deadline);
 
-  uint64_t bytes() const { return bytes_; }        // payload not yet sent
+  uint64_t bytes() const { return bytes_; }          // payload not yet sent
   size_t messages() const { return sends_.size(); }  // not yet sent
   // Whether a send should have completed by `now`.
   bool Overdue(absl::Duration now) const;

@@ -7,11 +7,16 @@ namespace {
 
 WireStatus ToWire(ReserveOutcome outcome) {
   switch (outcome) {
-    case ReserveOutcome::kReserved: return WireStatus::kOk;
-    case ReserveOutcome::kExists: return WireStatus::kExists;
-    case ReserveOutcome::kPending: return WireStatus::kPending;
-    case ReserveOutcome::kNoSpace: return WireStatus::kNoSpace;
-    case ReserveOutcome::kNeverFits: return WireStatus::kNeverFits;
+    case ReserveOutcome::kReserved:
+      return WireStatus::kOk;
+    case ReserveOutcome::kExists:
+      return WireStatus::kExists;
+    case ReserveOutcome::kPending:
+      return WireStatus::kPending;
+    case ReserveOutcome::kNoSpace:
+      return WireStatus::kNoSpace;
+    case ReserveOutcome::kNeverFits:
+      return WireStatus::kNeverFits;
   }
   return WireStatus::kNoSpace;
 }
@@ -130,8 +135,7 @@ WireStatus PutTable::Check(const Put& put, const EnvelopeView& envelope) const {
       envelope.bytes().size() != EnvelopeBytes(put.ns->shape().segments, put.opaque_bytes)) {
     return WireStatus::kBadRequest;
   }
-  return envelope.layout_id() == put.ns->layout_id() ? WireStatus::kOk
-                                                     : WireStatus::kForeignLayout;
+  return envelope.layout_id() == put.ns->layout_id() ? WireStatus::kOk : WireStatus::kForeignLayout;
 }
 
 void PutTable::Landed(uint64_t id, const absl::Status& status) {

@@ -52,8 +52,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }
 
 absl::Status WithFlag(std::string_view flag, const absl::Status& status) {
-  return absl::Status(status.code(),
-                      fmt::format("{}: {}", flag, std::string(status.message())));
+  return absl::Status(status.code(), fmt::format("{}: {}", flag, std::string(status.message())));
 }
 
 absl::Status ReadPem(std::string_view flag, const std::string& path, std::string* out) {
@@ -71,16 +70,14 @@ absl::Status ReadPem(std::string_view flag, const std::string& path, std::string
 
 bool IsName(std::string_view text) {
   return !text.empty() && text.size() <= 63 && IsLowerOrDigit(text[0]) &&
-         std::ranges::all_of(text, [](char c) {
-           return IsLowerOrDigit(c) || c == '.' || c == '_' || c == '-';
-         });
+         std::ranges::all_of(
+             text, [](char c) { return IsLowerOrDigit(c) || c == '.' || c == '_' || c == '-'; });
 }
 
 absl::StatusOr<Credentials> Credentials::Parse(std::string_view text) {
   Credentials credentials;
   int number = 0;
-  for (absl::string_view line :
-       absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
+  for (absl::string_view line : absl::StrSplit(absl::string_view(text.data(), text.size()), '\n')) {
     ++number;
     const auto wrong = [&](const std::string& what) {
       return absl::InvalidArgumentError(fmt::format("line {}: {}", number, what));

@@ -43,7 +43,7 @@ class Credentials {
 };
 
 struct Security {
-  std::optional<Credentials> credentials;  // none: everybody is kOpenTenant, with both roles
+  std::optional<Credentials> credentials;   // none: everybody is kOpenTenant, with both roles
   std::string certificate, key, client_ca;  // PEM; empty: plain text, no client certificates
 
   // Reads the files that `options` (validated) names. Errors name the flag.

@@ -18,8 +18,7 @@ constexpr size_t kMaxClientName = 256;
 // One session's stream. gRPC calls from its threads, the housekeeper from its own. At most one
 // event is on the way; a Goaway waits for its turn, a heartbeat that finds the way taken is
 // dropped. Deletes itself when gRPC is done with it.
-class SessionService::Stream final
-    : public grpc::ServerWriteReactor<control::v1::SessionEvent> {
+class SessionService::Stream final : public grpc::ServerWriteReactor<control::v1::SessionEvent> {
  public:
   Stream(SessionService* service, std::shared_ptr<Session> session)
       : service_(service), session_(std::move(session)) {}
@@ -97,9 +96,8 @@ absl::StatusOr<OpenedSession> SessionService::OpenSession(
   TERRACE_ASSIGN_OR_RETURN(const Identity identity,
                            Authorize(context, *plane_.security, Role::kWorker));
   if (request.protocol_version() != kFrameVersion) {
-    return absl::FailedPreconditionError(
-        fmt::format("protocol_version {}: this node speaks {}", request.protocol_version(),
-                    kFrameVersion));
+    return absl::FailedPreconditionError(fmt::format("protocol_version {}: this node speaks {}",
+                                                     request.protocol_version(), kFrameVersion));
   }
   return plane_.sessions->Open(identity.tenant, request.client_name().substr(0, kMaxClientName));
 }

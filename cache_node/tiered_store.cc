@@ -290,7 +290,7 @@ bool StoreImpl::Evict(const BlockKey& key) {
   index_.Visit(key, [&](BlockEntry& found) { entry = &found; });
   if (entry == nullptr) return true;
   // Forget may retire it at this point; its memory stays while the lock is held.
-  if (!space_.Drop(entry)) return false;
+  if (!space_.Drop(entry)) return !index_.Visit(key, [](BlockEntry&) {});
   Add(&counters_.forgotten, 1);
   return true;
 }

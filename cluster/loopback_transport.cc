@@ -382,8 +382,10 @@ bool LoopbackEnd::ReadPiece(ConnectionId id, Connection* connection) {
       if (peer.transport != nullptr) peer.transport->PostReap(peer.id);
     }
   }
+  const bool complete = !cut && connection->received + piece == payload_bytes;
+  Add(counters_.bytes_received, frame.size() + piece);
+  if (complete) Add(counters_.messages_received, 1);
   if (!connection->in_message) {
-    Add(counters_.bytes_received, frame.size());
     connection->in_message = true;
     connection->received = 0;
     Landing landing = handler_->OnMessage(id, frame, payload_bytes);
@@ -391,13 +393,11 @@ bool LoopbackEnd::ReadPiece(ConnectionId id, Connection* connection) {
   }
   connection->writer.Write(ByteSpan(scratch_).first(piece));
   connection->received += piece;
-  Add(counters_.bytes_received, piece);
   if (cut) {
     PostLost(id);
     return false;
   }
-  if (connection->received == payload_bytes) {
-    Add(counters_.messages_received, 1);
+  if (complete) {
     connection->in_message = false;
     connection->received = 0;
     connection->writer.Finish(absl::OkStatus());

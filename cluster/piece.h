@@ -15,6 +15,10 @@ namespace terrace {
 
 constexpr size_t kPieceHeaderBytes = 56;
 
+// The active message that carries pieces. The highest there is: UCX 1.13 looks an arriving id up
+// in a table that reaches to the highest id in use, without asking whether it does.
+constexpr unsigned kPieceMessageId = 0xffff;
+
 enum class PieceKind : uint8_t {
   kHello = 1,    // the connecting side's first
   kWelcome = 2,  // the accepting side's answer; the connection is up

@@ -20,6 +20,8 @@ absl::Status UcxReceiver::Take(const PieceHeader& header, ByteSpan frame_part, v
     return absl::InvalidArgumentError("transport header: rendezvous of a part");
   }
   TERRACE_RETURN_IF_ERROR(inbound_.Take(header, frame_part));
+  Add(counters_->bytes_received, header.frame_part + header.payload_part);
+  if (header.message_complete()) Add(counters_->messages_received, 1);
   if (inbound_.frame_arrived()) {
     Landing landing = handler_->OnMessage(connection_, inbound_.frame(), header.payload_bytes);
     if (header.payload_bytes > 0) {
@@ -27,8 +29,6 @@ absl::Status UcxReceiver::Take(const PieceHeader& header, ByteSpan frame_part, v
       arriving_ = true;
     }
   }
-  Add(counters_->bytes_received, header.frame_part + header.payload_part);
-  if (header.message_complete()) Add(counters_->messages_received, 1);
   if (rendezvous) {
     arriving_ = false;
     StartTransfer(data, header.payload_bytes);

@@ -154,7 +154,7 @@ absl::Status UcxSender::SendPiece() {
   ++pieces_out_;
   bytes_out_ += piece->bytes;
   Add(counters_->payload_in_flight, piece->bytes);
-  const ucs_status_ptr_t request = ucp_am_send_nbx(endpoint_, /*id=*/0, piece->header.data(),
+  const ucs_status_ptr_t request = ucp_am_send_nbx(endpoint_, kPieceMessageId, piece->header.data(),
                                                    piece->header.size(), buffer, count, &params);
   if (!UCS_PTR_IS_PTR(request)) Complete(piece, UCS_PTR_STATUS(request));
   return broken_;

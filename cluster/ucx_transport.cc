@@ -87,6 +87,7 @@ class UcxTransport : public Transport, private LoopDriver {
 
   // Everything below runs on the loop's thread.
   absl::Status UseFamily(int family);
+  absl::Status SetHandlers(ucp_worker_h worker);
   absl::Status SetLimits(ucp_worker_h worker);
   absl::StatusOr<std::string> ListenHere(const SocketAddress& address, const std::string& text);
   void ConnectHere(ConnectionId id, const SocketAddress& address, absl::Duration timeout);
@@ -164,14 +165,7 @@ absl::Status UcxTransport::UseFamily(int family) {
   TERRACE_RETURN_IF_ERROR(FromUcx(ucp_worker_create(context, &params, &raw), "UCX worker"));
   UcxWorker worker(raw);
 
-  ucp_am_handler_param_t handler{};
-  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                       UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  handler.id = 0;
-  handler.cb = &UcxTransport::OnActiveMessage;
-  handler.arg = this;
-  TERRACE_RETURN_IF_ERROR(
-      FromUcx(ucp_worker_set_am_recv_handler(raw, &handler), "UCX message handler"));
+  TERRACE_RETURN_IF_ERROR(SetHandlers(raw));
   TERRACE_RETURN_IF_ERROR(SetLimits(raw));
 
   int descriptor = -1;
@@ -179,6 +173,25 @@ absl::Status UcxTransport::UseFamily(int family) {
   TERRACE_RETURN_IF_ERROR(loop_.Watch(descriptor));
   worker_ = std::move(worker);
   family_ = family;
+  return absl::OkStatus();
+}
+
+absl::Status UcxTransport::SetHandlers(ucp_worker_h worker) {
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                       UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.id = kPieceMessageId;
+  handler.cb = &UcxTransport::OnActiveMessage;
+  handler.arg = this;
+  TERRACE_RETURN_IF_ERROR(
+      FromUcx(ucp_worker_set_am_recv_handler(worker, &handler), "UCX message handler"));
+  // UCX 1.13 leaves the table's other entries uninitialised and calls whatever they hold when a
+  // peer names one.
+  handler.cb = nullptr;
+  for (handler.id = 0; handler.id < kPieceMessageId; ++handler.id) {
+    TERRACE_RETURN_IF_ERROR(
+        FromUcx(ucp_worker_set_am_recv_handler(worker, &handler), "UCX message handler"));
+  }
   return absl::OkStatus();
 }
 

@@ -99,4 +99,8 @@ function(terrace_test)
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
     LABELS "${ARG_LABELS}" SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]"
     ENVIRONMENT "TERRACE_SOURCE_DIR=${PROJECT_SOURCE_DIR};TERRACE_BIN_DIR=${PROJECT_BINARY_DIR}/bin")
+  if(TERRACE_SANITIZER STREQUAL "thread")
+    # UCX patches madvise as soon as it is loaded; ThreadSanitizer does not survive that.
+    set_property(TEST ${ARG_NAME} APPEND PROPERTY ENVIRONMENT UCX_MEM_EVENTS=n)
+  endif()
 endfunction()

@@ -29,9 +29,10 @@ CertificateFiles MakeCertificates(const std::string& folder) {
                       files.ca));
   const auto sign = [&](const char* name, const std::string& key, const std::string& out) {
     OpenSsl(fmt::format("req {} -subj /CN={} -keyout {} -out {}", kKey, name, key, request));
-    OpenSsl(fmt::format("x509 -req -in {} -CA {} -CAkey {} -CAcreateserial -days 2 -extfile {} "
-                        "-out {}",
-                        request, files.ca, ca_key, extensions, out));
+    OpenSsl(
+        fmt::format("x509 -req -in {} -CA {} -CAkey {} -CAcreateserial -days 2 -extfile {} "
+                    "-out {}",
+                    request, files.ca, ca_key, extensions, out));
   };
   sign("localhost", files.server_key, files.server_certificate);
   sign("worker", files.client_key, files.client_certificate);

@@ -43,8 +43,7 @@ class ControlTest : public testing::Test {
   }
 
   template <typename Method, typename Request, typename Reply>
-  grpc::Status Call(Method method, const std::string& token, const Request& request,
-                    Reply* reply) {
+  grpc::Status Call(Method method, const std::string& token, const Request& request, Reply* reply) {
     auto stub = v1::Admin::NewStub(channel_);
     grpc::ClientContext context;
     Prepare(&context, token);
@@ -137,9 +136,9 @@ TEST_F(ControlTest, TokensDecideTheTenant) {
   ASSERT_TRUE(
       Call(&v1::Admin::Stub::ListNamespaces, kAdmin, v1::ListNamespacesRequest(), &list).ok());
   EXPECT_EQ(list.namespaces_size(), 2);
-  EXPECT_EQ(Call(&v1::Admin::Stub::ListNamespaces, "", v1::ListNamespacesRequest(), &list)
-                .error_code(),
-            grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(
+      Call(&v1::Admin::Stub::ListNamespaces, "", v1::ListNamespacesRequest(), &list).error_code(),
+      grpc::StatusCode::UNAUTHENTICATED);
 }
 
 TEST_F(ControlTest, ChangingNeedsAdmin) {

@@ -141,8 +141,8 @@ TEST_P(DataPlaneTest, GetReturnsARangeOfSegments) {
   const size_t segment = kBlockBytes / kSegments;
   EXPECT_TRUE(std::equal(got->payload.begin(), got->payload.end(), value.begin() + segment,
                          value.begin() + 3 * segment));
-  for (const GetItem& wrong : {GetItem{key, 4, 1}, GetItem{key, 1, 4}, GetItem{key, 1, 0},
-                               GetItem{key, 65535, 65535}}) {
+  for (const GetItem& wrong :
+       {GetItem{key, 4, 1}, GetItem{key, 1, 4}, GetItem{key, 1, 0}, GetItem{key, 65535, 65535}}) {
     got = Get(client_.get(), wrong);
     ASSERT_TRUE(got);
     EXPECT_EQ(std::get<BlockFrame>(got->body).status, WireStatus::kBadRequest);
@@ -270,10 +270,8 @@ TEST_P(DataPlaneTest, AValueThatIsNotWhatWasReservedIsRefused) {
        [&](Envelope* e, auto*) { *e = MakeEnvelope(e->key.ns, key, e->layout_id, 2, value); },
        WireStatus::kBadRequest},
       {"payload", [](Envelope*, auto* v) { v->resize(kBlockBytes / 2); }, WireStatus::kBadRequest},
-      {"oversize", [](Envelope*, auto* v) { v->resize(kBlockBytes + 1); },
-       WireStatus::kBadRequest},
-      {"checksum", [](Envelope* e, auto*) { e->checksums[3] ^= 1; },
-       WireStatus::kChecksumMismatch},
+      {"oversize", [](Envelope*, auto* v) { v->resize(kBlockBytes + 1); }, WireStatus::kBadRequest},
+      {"checksum", [](Envelope* e, auto*) { e->checksums[3] ^= 1; }, WireStatus::kChecksumMismatch},
       {"bytes", [](Envelope*, auto* v) { (*v)[kBlockBytes - 1] ^= std::byte{1}; },
        WireStatus::kChecksumMismatch},
   };
@@ -298,8 +296,8 @@ TEST_P(DataPlaneTest, AValueThatIsNotWhatWasReservedIsRefused) {
 TEST_P(DataPlaneTest, AnUnknownReservationIsRefused) {
   const WireKey key = TestKey(1);
   const std::vector<std::byte> value = PatternValue(key, kBlockBytes);
-  auto reply = client_->Call<PutReplyFrame>(
-      2, ValueFrame{0, 12345, Encoded(EnvelopeOf(key, value))}, value);
+  auto reply =
+      client_->Call<PutReplyFrame>(2, ValueFrame{0, 12345, Encoded(EnvelopeOf(key, value))}, value);
   ASSERT_TRUE(reply);
   EXPECT_EQ(reply->status, WireStatus::kBadRequest);
   // A reservation is good for one value.
@@ -335,9 +333,9 @@ TEST_P(DataPlaneTest, MalformedFramesCloseTheConnectionAndNothingElse) {
 }
 
 TEST_P(DataPlaneTest, FramesThatOnlyNodesSendAreMalformed) {
-  for (const FrameBody& body : std::initializer_list<FrameBody>{
-           HelloReplyFrame{}, MatchReplyFrame{}, BlockFrame{}, ReserveReplyFrame{},
-           PutReplyFrame{}}) {
+  for (const FrameBody& body :
+       std::initializer_list<FrameBody>{HelloReplyFrame{}, MatchReplyFrame{}, BlockFrame{},
+                                        ReserveReplyFrame{}, PutReplyFrame{}}) {
     auto client = NewClient();
     ASSERT_TRUE(client->Hello(session_->token()));
     client->Send(1, body);

@@ -61,8 +61,7 @@ FrameClient::~FrameClient() {
   transport_->Shutdown(absl::Seconds(1));
 }
 
-void FrameClient::Send(uint64_t request_id, const FrameBody& body,
-                       std::vector<std::byte> payload) {
+void FrameClient::Send(uint64_t request_id, const FrameBody& body, std::vector<std::byte> payload) {
   SendRaw(Encode(request_id, body), std::move(payload));
 }
 
@@ -181,8 +180,6 @@ std::vector<std::byte> Encoded(const Envelope& envelope) {
   return bytes;
 }
 
-WireKey TestKey(uint64_t number) {
-  return {Sha256(std::as_bytes(std::span(&number, 1))), 0};
-}
+WireKey TestKey(uint64_t number) { return {Sha256(std::as_bytes(std::span(&number, 1))), 0}; }
 
 }  // namespace terrace

@@ -80,8 +80,10 @@ TEST(OptionsTest, OtherInterfacesNeedCredentialsAndTls) {
 
 TEST(OptionsTest, Ipv6Loopback) {
   NodeOptions options;
-  options.listen = options.data_listen = options.http_listen = "[::1]:0";
+  options.listen = options.http_listen = "[::1]:0";
   EXPECT_TRUE(options.Validate().ok()) << options.Validate();
+  options.data_listen = "[::1]:0";
+  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("--data-listen"));
 }
 
 TEST(OptionsTest, FileAndFlagsHaveTheSameNames) {

@@ -190,12 +190,18 @@ TEST_F(NamespaceTableTest, DefinitionsAreBounded) {
 TEST(LayoutTest, EveryFieldChangesTheId) {
   const control::v1::Layout base = TestLayout(kBlockBytes, 1);
   const std::function<void(control::v1::Layout*)> changes[] = {
-      [](auto* l) { l->set_model("other"); },      [](auto* l) { l->set_kv_dtype("fp16"); },
-      [](auto* l) { l->set_format("HND"); },       [](auto* l) { l->set_block_tokens(32); },
-      [](auto* l) { l->set_layers(99); },          [](auto* l) { l->set_kv_heads(99); },
-      [](auto* l) { l->set_head_dim(99); },        [](auto* l) { l->set_shards(2); },
-      [](auto* l) { l->set_cache_group("g"); },    [](auto* l) { l->set_salt("s"); },
-      [](auto* l) { l->set_block_bytes(8192); },   [](auto* l) { l->set_segments(2); },
+      [](auto* l) { l->set_model("other"); },
+      [](auto* l) { l->set_kv_dtype("fp16"); },
+      [](auto* l) { l->set_format("HND"); },
+      [](auto* l) { l->set_block_tokens(32); },
+      [](auto* l) { l->set_layers(99); },
+      [](auto* l) { l->set_kv_heads(99); },
+      [](auto* l) { l->set_head_dim(99); },
+      [](auto* l) { l->set_shards(2); },
+      [](auto* l) { l->set_cache_group("g"); },
+      [](auto* l) { l->set_salt("s"); },
+      [](auto* l) { l->set_block_bytes(8192); },
+      [](auto* l) { l->set_segments(2); },
       [](auto* l) { (*l->mutable_extra())["a"] = "b"; },
       [](auto* l) { (*l->mutable_extra())["ab"] = ""; },
   };

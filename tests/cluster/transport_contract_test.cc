@@ -188,6 +188,7 @@ TEST_P(TransportContract, CarriesPayloadsOfAllSizes) {
       client_->Send(connection_, std::move(message));
       ASSERT_TRUE(client_peer_.WaitMessages(1)) << size;
       ASSERT_TRUE(client_peer_.WaitSent(++count));
+      ASSERT_TRUE(server_peer_.WaitSent(count));
       const auto received = client_peer_.TakeReceived();
       server_peer_.TakeReceived();
       ASSERT_EQ(received.size(), 1u);

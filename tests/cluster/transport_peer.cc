@@ -98,6 +98,7 @@ Landing TransportPeer::LandOwn(Received* received) {
     const ByteSpan frame = AsBytes(received->frame);
     answer.frame.assign(frame.begin(), frame.end());
     answer.payload.push_back(received->payload);
+    answer.sent = CountSent();
     echo_->Send(received->connection, std::move(answer));
   };
   return landing;

@@ -41,7 +41,8 @@ class TransportPeer : public TransportHandler {
 
   // Before any traffic.
   void SetLander(Lander lander) { lander_ = std::move(lander); }
-  // Every message goes back where it came from once it has landed.
+  // Every message goes back where it came from once it has landed; CountSent counts those with a
+  // payload.
   void EchoOn(Transport* transport) { echo_ = transport; }
 
   // Waits until `condition` holds; false after 20 seconds. It is evaluated under the mutex.
