@@ -106,9 +106,9 @@ class SessionStream {
       reader_->Read(&event, this);
       if (!Await(patience, &silent)) break;
       wanted = on_event(event);
+      if (!wanted) context_.TryCancel();  // and only then: it would hide the node's own status
       patience = kLongestSilence;
     }
-    context_.TryCancel();
     grpc::Status status;
     reader_->Finish(&status, this);
     AwaitForever();
