@@ -160,7 +160,6 @@ uint32_t StoreImpl::Match(std::span<const BlockKey> keys, bool count_use, std::v
 BlockRef StoreImpl::Acquire(const BlockKey& key) {
   BlockRef ref;
   index_.Visit(key, [&](BlockEntry& entry) { ref = Reference(entry); });
-  Add(ref ? &counters_.hits : &counters_.misses, 1);
   return ref;
 }
 

@@ -107,7 +107,7 @@ struct TierStats {
   uint64_t blocks = 0;
   uint64_t referenced_blocks = 0;  // leased or being sent
   uint64_t index_bytes = 0;        // index, eviction order, arena and ghosts, counted
-  uint64_t hits = 0, misses = 0;   // blocks asked for by Acquire and by Match with count_use
+  uint64_t hits = 0, misses = 0;   // blocks asked for by Match with count_use, each once
   uint64_t puts = 0;               // published
   uint64_t puts_existing = 0;      // kExists and kPending
   uint64_t puts_no_space = 0, puts_never_fit = 0, puts_aborted = 0;

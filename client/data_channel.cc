@@ -30,8 +30,8 @@ void DataChannel::LoseSession(const absl::Status& why) {
 void DataChannel::Connect() {
   ++attempts_;
   const std::vector<std::string>& addresses = session_->data_addresses;
-  absl::StatusOr<ConnectionId> connection = transport_->Connect(
-      addresses[session_->session_id % addresses.size()], kConnectTimeout);
+  absl::StatusOr<ConnectionId> connection =
+      transport_->Connect(addresses[session_->session_id % addresses.size()], kConnectTimeout);
   if (connection.ok()) {
     connection_ = *connection;
   } else {
@@ -199,7 +199,7 @@ void DataChannel::OnTimer() {
 void DataChannel::Pump() {
   if (pumping_ || !up()) return;
   pumping_ = true;
-  const auto serve = [this](std::deque<Task*>* queue, auto take_turn) {
+  const auto serve = [](std::deque<Task*>* queue, auto take_turn) {
     while (!queue->empty()) {
       Task* const task = queue->front();
       const Turn turn = take_turn(task);

@@ -2,13 +2,18 @@
 #include <signal.h>
 
 #include <atomic>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
+#include "absl/time/clock.h"
 #include "client/client.h"
 #include "client/load/payload.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/clock.h"
+#include "tests/cache_node/certificates.h"
 #include "tests/client/node_process.h"
 
 namespace terrace {
@@ -179,6 +184,42 @@ TEST_F(RealNodeTest, KilledNodeIsAMissAndComesBack) {
   const Chain again = MakeChain(32);
   EXPECT_EQ(PutAll(again).succeeded(), 32u);
   EXPECT_EQ(GetAll(again).succeeded(), 32u);
+}
+
+TEST_F(RealNodeTest, IdleClientUsesNoProcessor) {
+  const auto used = [] {
+    timespec now{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return absl::DurationFromTimespec(now);
+  };
+  const absl::Duration before = used();
+  absl::SleepFor(absl::Seconds(2));
+  EXPECT_LT(used() - before, absl::Milliseconds(50));
+}
+
+TEST(RealNode, MutualTlsAndTokensOpenTheDoor) {
+  const CertificateFiles files = MakeCertificates(testing::TempDir());
+  const std::string credentials = testing::TempDir() + "credentials";
+  const std::string token = testing::TempDir() + "token";
+  std::ofstream(credentials) << "acme worker 0123456789abcdef0123456789abcdef\n";
+  std::ofstream(token) << "0123456789abcdef0123456789abcdef\n";
+  std::filesystem::permissions(credentials, std::filesystem::perms::owner_read);
+  NodeProcess node({"--tls-cert=" + files.server_certificate, "--tls-key=" + files.server_key,
+                    "--tls-ca=" + files.ca, "--credentials=" + credentials});
+  ClientOptions options;
+  options.address = node.address();
+  options.ca_file = files.ca;
+  options.cert_file = files.client_certificate;
+  options.key_file = files.client_key;
+  const absl::Status without = Client::Connect(options).status();
+  EXPECT_TRUE(absl::IsUnauthenticated(without)) << without;
+  options.token_file = token;
+  const auto client = Client::Connect(options);
+  EXPECT_TRUE(client.ok()) << client.status();
+  options.cert_file.clear();
+  EXPECT_THAT(Client::Connect(options).status().ToString(), HasSubstr("its key go together"));
+  options.key_file.clear();
+  EXPECT_TRUE(absl::IsUnavailable(Client::Connect(options).status()));
 }
 
 TEST(RealNode, ConnectSaysWhyNot) {
