@@ -41,8 +41,8 @@ absl::StatusOr<Chain> Chain::FromDigests(const Namespace& ns, std::span<const By
   for (ByteSpan digest : digests) {
     absl::StatusOr<Digest> one = KeyedDigest(ns.secret, digest);
     if (!one.ok()) {
-      return absl::InvalidArgumentError(fmt::format(
-          "chain: digest {}: {}", keyed.size(), std::string(one.status().message())));
+      return absl::InvalidArgumentError(
+          fmt::format("chain: digest {}: {}", keyed.size(), std::string(one.status().message())));
     }
     keyed.push_back(*one);
   }
@@ -63,8 +63,8 @@ absl::StatusOr<Chain> Chain::FromTokens(const Namespace& ns, std::span<const uin
   for (size_t i = 0; i < blocks; ++i) {
     previous = TokenDigest(i == 0 ? nullptr : &previous,
                            tokens.subspan(i * ns.block_tokens, ns.block_tokens), &scratch);
-    TERRACE_ASSIGN_OR_RETURN(
-        Digest one, KeyedDigest(ns.secret, std::as_bytes(std::span(previous.bytes))));
+    TERRACE_ASSIGN_OR_RETURN(Digest one,
+                             KeyedDigest(ns.secret, std::as_bytes(std::span(previous.bytes))));
     keyed.push_back(one);
   }
   return Chain(ns, std::move(keyed), std::move(shards));

@@ -16,7 +16,7 @@ struct Namespace {
   NamespaceId id;
   NamespaceSecret secret{};
   uint64_t layout_id = 0;
-  BlockShape shape;           // of every block in it
+  BlockShape shape;  // of every block in it
   uint32_t block_tokens = 0;
 };
 

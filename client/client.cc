@@ -125,9 +125,9 @@ absl::Status ClientImpl::AwaitFirst(absl::Duration timeout) {
   while (!first_) {
     const absl::Duration left = until - Clock::Real()->Now();
     if (left <= absl::ZeroDuration()) {
-      return absl::DeadlineExceededError(
-          fmt::format("no session with the node at {} within {}", options_.address,
-                      absl::FormatDuration(timeout)));
+      return absl::DeadlineExceededError(fmt::format("no session with the node at {} within {}",
+                                                     options_.address,
+                                                     absl::FormatDuration(timeout)));
     }
     first_told_.WaitWithTimeout(&mutex_, left);
   }
@@ -158,9 +158,8 @@ void ClientImpl::OnSessionLost(const absl::Status& why) {
 void ClientImpl::OnDataUp() { SetFirst(absl::OkStatus()); }
 
 void ClientImpl::OnDataDown(const absl::Status& why) {
-  SetFirst(absl::UnavailableError(
-      fmt::format("no data connection with the node at {}: {}", options_.address,
-                  std::string(why.message()))));
+  SetFirst(absl::UnavailableError(fmt::format("no data connection with the node at {}: {}",
+                                              options_.address, std::string(why.message()))));
 }
 
 // ---- Namespaces ----
@@ -197,8 +196,8 @@ void ClientImpl::ReopenNamespaces() {
 
 std::shared_ptr<Operation::State> ClientImpl::NewOperation(size_t requests,
                                                            OperationOptions options) {
-  auto state = std::make_shared<Operation::State>(
-      next_id_.fetch_add(1, std::memory_order_relaxed), requests, std::move(options));
+  auto state = std::make_shared<Operation::State>(next_id_.fetch_add(1, std::memory_order_relaxed),
+                                                  requests, std::move(options));
   state->io = io_;
   state->completions = completions_;
   if (gauge_->Enter()) state->gauge = gauge_;
@@ -206,9 +205,8 @@ std::shared_ptr<Operation::State> ClientImpl::NewOperation(size_t requests,
 }
 
 Operation ClientImpl::Submit(std::shared_ptr<Operation::State> state, std::unique_ptr<Task> task) {
-  io_->Post([task = std::move(task)](DataChannel& channel) mutable {
-    channel.Start(std::move(task));
-  });
+  io_->Post(
+      [task = std::move(task)](DataChannel& channel) mutable { channel.Start(std::move(task)); });
   return Operation(std::move(state));
 }
 
@@ -223,8 +221,8 @@ Operation ClientImpl::Get(const Namespace& ns, std::vector<GetRequest> requests,
   const absl::Duration deadline = Clock::Real()->Now() + options.timeout;
   auto state = NewOperation(requests.size(), std::move(options));
   if (state->gauge == nullptr) return Overloaded(std::move(state));
-  auto task = std::make_unique<GetTask>(ns, GetTask::Mode::kEach, std::move(requests), state,
-                                        deadline);
+  auto task =
+      std::make_unique<GetTask>(ns, GetTask::Mode::kEach, std::move(requests), state, deadline);
   return Submit(std::move(state), std::move(task));
 }
 
@@ -253,8 +251,8 @@ Operation ClientImpl::Prefetch(const Chain& chain, size_t shard, size_t first_bl
     state->SetOutcome(i, Outcome::kInvalid);
     state->results[i].message = "the chain has no such block or shard";
   }
-  auto task = std::make_unique<GetTask>(chain.ns(), GetTask::Mode::kLeadingRun,
-                                        std::move(requests), state, deadline);
+  auto task = std::make_unique<GetTask>(chain.ns(), GetTask::Mode::kLeadingRun, std::move(requests),
+                                        state, deadline);
   return Submit(std::move(state), std::move(task));
 }
 
@@ -265,12 +263,11 @@ absl::StatusOr<MatchResult> ClientImpl::Match(const Chain& chain, const MatchOpt
   }
   if (!channel_.up()) return MatchResult{.ask_again = true};
   Waiter<MatchResult> waiter;
-  auto task = std::make_unique<MatchTask>(next_id_.fetch_add(1, std::memory_order_relaxed), &chain,
-                                          options, io_, &waiter,
-                                          Clock::Real()->Now() + options.timeout);
-  io_->Post([task = std::move(task)](DataChannel& channel) mutable {
-    channel.Start(std::move(task));
-  });
+  auto task =
+      std::make_unique<MatchTask>(next_id_.fetch_add(1, std::memory_order_relaxed), &chain, options,
+                                  io_, &waiter, Clock::Real()->Now() + options.timeout);
+  io_->Post(
+      [task = std::move(task)](DataChannel& channel) mutable { channel.Start(std::move(task)); });
   return waiter.Wait();
 }
 

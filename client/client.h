@@ -5,9 +5,9 @@
 //   auto chain = terrace::Chain::FromTokens(*ns, tokens);
 //   auto match = (*client)->Match(*chain);              // match->blocks: leading hits
 //   std::vector<terrace::GetRequest> gets = ...;        // key + where its bytes go
-//   terrace::Operation op = (*client)->Get(*ns, std::move(gets), {.timeout = absl::Milliseconds(50)});
-//   op.Wait();                                          // bounded by the timeout
-//   for (const terrace::BlockResult& r : op.results()) if (r.outcome == Outcome::kOk) ...
+//   terrace::Operation op = (*client)->Get(*ns, std::move(gets), {.timeout =
+//   absl::Milliseconds(50)}); op.Wait();                                          // bounded by the
+//   timeout for (const terrace::BlockResult& r : op.results()) if (r.outcome == Outcome::kOk) ...
 //
 // Rules that hold everywhere:
 // - A miss is an outcome, not an error. An unreachable node is a miss.
@@ -41,9 +41,9 @@
 namespace terrace {
 
 struct ClientOptions {
-  std::string address;          // of the node's control plane, "host:port"
-  std::string name;             // for people; default: program name and host
-  std::string token_file;       // bearer token; empty: none
+  std::string address;     // of the node's control plane, "host:port"
+  std::string name;        // for people; default: program name and host
+  std::string token_file;  // bearer token; empty: none
   // TLS: `ca_file` switches it on; the pair is for mTLS.
   std::string ca_file, cert_file, key_file;
   std::string transport = "auto";  // "auto", "tcp", "rdma"
@@ -76,26 +76,26 @@ struct NamespaceDefinition {
 };
 
 enum class Outcome : uint8_t {
-  kOk,           // Get: bytes in place and verified. Put: published, or there already
-  kMiss,         // Get: not there. Get and Put: the node cannot be reached
-  kAskAgain,     // Get: on its way to the node
-  kNoSpace,      // Put: nothing can be evicted now
-  kCorrupt,      // bytes or envelope failed the check (counted); as good as a miss
-  kInvalid,      // shape, range or sizes of the request; `message` says which
-  kRefused,      // namespace unknown or foreign to the node
-  kOverloaded,   // a bound of client or node is reached; try later
-  kTimeout,      // the deadline passed first
+  kOk,          // Get: bytes in place and verified. Put: published, or there already
+  kMiss,        // Get: not there. Get and Put: the node cannot be reached
+  kAskAgain,    // Get: on its way to the node
+  kNoSpace,     // Put: nothing can be evicted now
+  kCorrupt,     // bytes or envelope failed the check (counted); as good as a miss
+  kInvalid,     // shape, range or sizes of the request; `message` says which
+  kRefused,     // namespace unknown or foreign to the node
+  kOverloaded,  // a bound of client or node is reached; try later
+  kTimeout,     // the deadline passed first
   kCancelled,
 };
 const char* ToString(Outcome outcome);
 
 struct BlockResult {
   Outcome outcome = Outcome::kMiss;
-  bool existed = false;       // Put: nothing was transferred
-  Tier tier = Tier::kNone;    // Prefetch: where it was found
-  uint64_t generation = 0;    // Get, kOk
-  BlockMetadata metadata;     // Get, kOk
-  std::string message;        // kInvalid, kRefused, kCorrupt
+  bool existed = false;     // Put: nothing was transferred
+  Tier tier = Tier::kNone;  // Prefetch: where it was found
+  uint64_t generation = 0;  // Get, kOk
+  BlockMetadata metadata;   // Get, kOk
+  std::string message;      // kInvalid, kRefused, kCorrupt
 };
 
 // Where a block's bytes are or go: the pieces in order, sizes adding up to the range's length.
@@ -157,8 +157,8 @@ class Lease {
   Lease() = default;
   Lease(std::function<void()> release, absl::Duration duration)
       : release_(std::move(release)), duration_(duration) {}
-  Lease(Lease&& other) noexcept : release_(std::exchange(other.release_, nullptr)),
-                                  duration_(other.duration_) {}
+  Lease(Lease&& other) noexcept
+      : release_(std::exchange(other.release_, nullptr)), duration_(other.duration_) {}
   Lease& operator=(Lease&& other) noexcept {
     Release();
     release_ = std::exchange(other.release_, nullptr);
@@ -185,10 +185,10 @@ struct MatchOptions {
 };
 
 struct MatchResult {
-  size_t blocks = 0;          // leading blocks present in every shard of the chain
-  std::vector<Tier> tiers;    // one per block: the slowest over its shards
-  bool ask_again = false;     // the answer may be longer in a moment (or the node is unreachable)
-  Lease lease;                // covers `blocks`; empty unless asked for and granted
+  size_t blocks = 0;        // leading blocks present in every shard of the chain
+  std::vector<Tier> tiers;  // one per block: the slowest over its shards
+  bool ask_again = false;   // the answer may be longer in a moment (or the node is unreachable)
+  Lease lease;              // covers `blocks`; empty unless asked for and granted
 };
 
 struct ClientStats {
@@ -224,7 +224,8 @@ class Client {
   // Longest prefix of `chain` that is there. Blocks until the answer or the timeout; an
   // unreachable or silent node is 0 blocks with ask_again. InvalidArgument: more than 16,384
   // blocks. Keys travel in frames of at most kMaxKeysPerFrame.
-  virtual absl::StatusOr<MatchResult> Match(const Chain& chain, const MatchOptions& options = {}) = 0;
+  virtual absl::StatusOr<MatchResult> Match(const Chain& chain,
+                                            const MatchOptions& options = {}) = 0;
 
   // Do not block. Any number of requests; all of the namespace `ns`. A request that is wrong in
   // itself ends with kInvalid and disturbs no other.

@@ -170,8 +170,8 @@ class GrpcControlChannel : public ControlChannel {
     grpc::ClientContext context;
     Prepare(dialed, timeout, &context);
     wire::OpenNamespaceReply reply;
-    TERRACE_RETURN_IF_ERROR(FromGrpc(wire::Session::NewStub(dialed.channel)->OpenNamespace(
-                                         &context, ToRequest(definition), &reply),
+    TERRACE_RETURN_IF_ERROR(FromGrpc(wire::Session::NewStub(dialed.channel)
+                                         ->OpenNamespace(&context, ToRequest(definition), &reply),
                                      dial_.address));
     Namespace ns;
     if (reply.id() == 0 || reply.secret().size() != ns.secret.size()) {
@@ -231,11 +231,11 @@ class GrpcControlChannel : public ControlChannel {
       stream_ = &stream;
     }
     absl::Status broken;
-    absl::Status ended = stream.Run(name_, dial_.address, patience,
-                                    [&](const wire::SessionEvent& event) {
-                                      broken = OnEvent(event);
-                                      return broken.ok();
-                                    });
+    absl::Status ended =
+        stream.Run(name_, dial_.address, patience, [&](const wire::SessionEvent& event) {
+          broken = OnEvent(event);
+          return broken.ok();
+        });
     MutexLock lock(&mutex_);
     stream_ = nullptr;
     if (!broken.ok()) return broken;
@@ -288,8 +288,8 @@ class GrpcControlChannel : public ControlChannel {
 
 absl::StatusOr<std::unique_ptr<ControlChannel>> CreateControlChannel(const ClientOptions& options) {
   TERRACE_ASSIGN_OR_RETURN(
-      Dialed dialed, Dial({options.address, options.token_file, options.ca_file,
-                           options.cert_file, options.key_file}));
+      Dialed dialed, Dial({options.address, options.token_file, options.ca_file, options.cert_file,
+                           options.key_file}));
   return std::make_unique<GrpcControlChannel>(options, std::move(dialed));
 }
 

@@ -30,8 +30,8 @@ void DataChannel::LoseSession(const absl::Status& why) {
 void DataChannel::Connect() {
   ++attempts_;
   const std::vector<std::string>& addresses = session_->data_addresses;
-  absl::StatusOr<ConnectionId> connection = transport_->Connect(
-      addresses[session_->session_id % addresses.size()], kConnectTimeout);
+  absl::StatusOr<ConnectionId> connection =
+      transport_->Connect(addresses[session_->session_id % addresses.size()], kConnectTimeout);
   if (connection.ok()) {
     connection_ = *connection;
   } else {

@@ -28,7 +28,8 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Dial
   }
   if (options.ca_file.empty()) {
     if (!options.cert_file.empty()) {
-      return absl::InvalidArgumentError("a client certificate needs the CA file that switches TLS on");
+      return absl::InvalidArgumentError(
+          "a client certificate needs the CA file that switches TLS on");
     }
     return grpc::InsecureChannelCredentials();
   }
@@ -100,8 +101,8 @@ absl::Status FromGrpc(const grpc::Status& status, const std::string& address) {
       return absl::UnavailableError(
           fmt::format("no node answers at {}: {}", address, Innermost(status.error_message())));
     case grpc::StatusCode::DEADLINE_EXCEEDED:
-      return absl::DeadlineExceededError(fmt::format("the node at {} did not answer in time",
-                                                     address));
+      return absl::DeadlineExceededError(
+          fmt::format("the node at {} did not answer in time", address));
     default:
       return absl::Status(code, status.error_message());
   }

@@ -30,8 +30,7 @@ GetTask::GetTask(const Namespace& ns, Mode mode, std::vector<GetRequest> request
 }
 
 BlockShape GetTask::RangeOf(const GetRequest& request) const {
-  const uint32_t segments =
-      request.segment_count == 0 ? ns_.shape.segments : request.segment_count;
+  const uint32_t segments = request.segment_count == 0 ? ns_.shape.segments : request.segment_count;
   return {segments * ns_.shape.segment_bytes(), segments};
 }
 
@@ -69,8 +68,8 @@ Turn GetTask::SendRequest(DataChannel& channel) {
     const uint64_t more = RangeOf(request).length;
     if (!frame.items.empty() && bytes + more > most) break;
     bytes += more;
-    frame.items.push_back({{request.key.digest, request.key.shard},
-                           request.first_segment, request.segment_count});
+    frame.items.push_back(
+        {{request.key.digest, request.key.shard}, request.first_segment, request.segment_count});
     ++end;
   }
   if (!channel.HasRoom(bytes, 0)) return Turn::kNoRoom;
@@ -86,8 +85,8 @@ Turn GetTask::SendRequest(DataChannel& channel) {
 Turn GetTask::AskForRun(DataChannel& channel) {
   if (!channel.HasRoom(0, 0)) return Turn::kNoRoom;
   MatchFrame frame{ns_.id, /*count_use=*/false, MillisecondsUntil(deadline()), {}};
-  const size_t end = std::min<size_t>(items_.size(),
-                                      allowed_ + channel.limits().max_keys_per_frame);
+  const size_t end =
+      std::min<size_t>(items_.size(), allowed_ + channel.limits().max_keys_per_frame);
   for (size_t i = allowed_; i < end; ++i) {
     const BlockKey& key = requests_[items_[i].index].key;
     frame.keys.push_back({key.digest, key.shard});
@@ -120,8 +119,7 @@ absl::Status GetTask::OnRun(DataChannel& channel, const MatchReplyFrame& reply) 
   }
   allowed_ += static_cast<uint32_t>(reply.tiers.size());
   if (reply.tiers.size() < run_asked_) {
-    const Outcome why =
-        reply.status == WireStatus::kOk ? Outcome::kMiss : ToOutcome(reply.status);
+    const Outcome why = reply.status == WireStatus::kOk ? Outcome::kMiss : ToOutcome(reply.status);
     for (uint32_t i = allowed_; i < items_.size(); ++i) {
       SetFinal(channel, i, i == allowed_ ? why : Outcome::kMiss, {});
     }
@@ -139,8 +137,7 @@ absl::Status GetTask::OnBlock(DataChannel& channel, uint64_t request, BlockFrame
     return absl::DataLossError("a block that was not asked for");
   }
   if (block.status != WireStatus::kOk) {
-    EndItem(channel, request, position, ToOutcome(block.status),
-            ToString(block.status));
+    EndItem(channel, request, position, ToOutcome(block.status), ToString(block.status));
     return absl::OkStatus();
   }
   absl::StatusOr<EnvelopeView> envelope = EnvelopeView::Parse(block.envelope);
@@ -169,8 +166,8 @@ absl::Status GetTask::Judge(const GetRequest& request, const EnvelopeView& envel
     return absl::DataLossError("the envelope carries another shape");
   }
   if (payload_bytes != RangeOf(request).length) {
-    return absl::DataLossError(fmt::format("{} bytes came, the range has {}", payload_bytes,
-                                           RangeOf(request).length));
+    return absl::DataLossError(
+        fmt::format("{} bytes came, the range has {}", payload_bytes, RangeOf(request).length));
   }
   return absl::OkStatus();
 }
@@ -199,8 +196,8 @@ Landing GetTask::Land(DataChannel& channel, uint64_t request, uint32_t position,
   return landing;
 }
 
-void GetTask::OnLanded(DataChannel& channel, uint64_t request, uint32_t position,
-                       Arrival& arrival, const absl::Status& status) {
+void GetTask::OnLanded(DataChannel& channel, uint64_t request, uint32_t position, Arrival& arrival,
+                       const absl::Status& status) {
   if (!status.ok()) {
     EndItem(channel, request, position, why_, std::string(status.message()));
     return;

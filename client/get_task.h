@@ -71,10 +71,10 @@ class GetTask : public Task {
   const Mode mode_;
   std::vector<GetRequest> requests_;
   const std::shared_ptr<Operation::State> state_;
-  std::vector<Item> items_;  // the valid requests, in order
-  uint32_t open_ = 0;        // of items_, not final
-  uint32_t next_ = 0;        // first of items_ not asked for
-  uint32_t allowed_ = 0;     // items_ before it are known to be there (kLeadingRun) or all
+  std::vector<Item> items_;   // the valid requests, in order
+  uint32_t open_ = 0;         // of items_, not final
+  uint32_t next_ = 0;         // first of items_ not asked for
+  uint32_t allowed_ = 0;      // items_ before it are known to be there (kLeadingRun) or all
   uint64_t run_request_ = 0;  // the Match under way, of items_ from allowed_ on
   uint32_t run_asked_ = 0;    // how many it names
   std::vector<uint64_t> leases_;

@@ -8,7 +8,8 @@
 namespace terrace {
 
 MatchTask::MatchTask(uint64_t id, const Chain* chain, const MatchOptions& options,
-                     std::shared_ptr<IoHandle> io, Waiter<MatchResult>* waiter, absl::Duration deadline)
+                     std::shared_ptr<IoHandle> io, Waiter<MatchResult>* waiter,
+                     absl::Duration deadline)
     : Task(id, deadline),
       chain_(chain),
       options_(options),
@@ -90,7 +91,8 @@ void MatchTask::Complete(DataChannel& channel) {
   result.blocks = blocks_;
   result.tiers.resize(blocks_, Tier::kNone);
   for (const Shard& shard : shards_) {
-    for (size_t i = 0; i < blocks_; ++i) result.tiers[i] = std::max(result.tiers[i], shard.tiers[i]);
+    for (size_t i = 0; i < blocks_; ++i)
+      result.tiers[i] = std::max(result.tiers[i], shard.tiers[i]);
   }
   if (!leases_.empty()) result.lease = TakeLeases(channel);
   waiter_->Finish(std::move(result));

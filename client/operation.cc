@@ -12,16 +12,26 @@ namespace terrace {
 
 const char* ToString(Outcome outcome) {
   switch (outcome) {
-    case Outcome::kOk: return "ok";
-    case Outcome::kMiss: return "miss";
-    case Outcome::kAskAgain: return "ask again";
-    case Outcome::kNoSpace: return "no space";
-    case Outcome::kCorrupt: return "corrupt";
-    case Outcome::kInvalid: return "invalid";
-    case Outcome::kRefused: return "refused";
-    case Outcome::kOverloaded: return "overloaded";
-    case Outcome::kTimeout: return "timeout";
-    case Outcome::kCancelled: return "cancelled";
+    case Outcome::kOk:
+      return "ok";
+    case Outcome::kMiss:
+      return "miss";
+    case Outcome::kAskAgain:
+      return "ask again";
+    case Outcome::kNoSpace:
+      return "no space";
+    case Outcome::kCorrupt:
+      return "corrupt";
+    case Outcome::kInvalid:
+      return "invalid";
+    case Outcome::kRefused:
+      return "refused";
+    case Outcome::kOverloaded:
+      return "overloaded";
+    case Outcome::kTimeout:
+      return "timeout";
+    case Outcome::kCancelled:
+      return "cancelled";
   }
   return "unknown";
 }

@@ -21,8 +21,7 @@ class DataChannel;
 // may outlive the client. Thread-safe.
 class IoHandle {
  public:
-  IoHandle(Transport* transport, DataChannel* channel)
-      : transport_(transport), channel_(channel) {}
+  IoHandle(Transport* transport, DataChannel* channel) : transport_(transport), channel_(channel) {}
 
   // Runs `work` on the I/O thread; false, and `work` destroyed unrun, after Close().
   bool Post(absl::AnyInvocable<void(DataChannel&)> work);

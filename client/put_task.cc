@@ -11,10 +11,7 @@ namespace terrace {
 
 PutTask::PutTask(const Namespace& ns, std::vector<PutRequest> requests,
                  std::shared_ptr<Operation::State> state, absl::Duration deadline)
-    : Task(state->id, deadline),
-      ns_(ns),
-      requests_(std::move(requests)),
-      state_(std::move(state)) {
+    : Task(state->id, deadline), ns_(ns), requests_(std::move(requests)), state_(std::move(state)) {
   items_.reserve(requests_.size());
   for (uint32_t i = 0; i < requests_.size(); ++i) {
     if (absl::Status valid = Validate(requests_[i]); valid.ok()) {
@@ -32,8 +29,7 @@ absl::Status PutTask::Validate(const PutRequest& request) const {
   if (request.key.ns != ns_.id) return absl::InvalidArgumentError("key of another namespace");
   if (request.metadata.opaque.size() > kMaxOpaqueBytes) {
     return absl::InvalidArgumentError(fmt::format("opaque metadata has {} bytes, {} are accepted",
-                                                  request.metadata.opaque.size(),
-                                                  kMaxOpaqueBytes));
+                                                  request.metadata.opaque.size(), kMaxOpaqueBytes));
   }
   size_t bytes = 0;
   for (ByteSpan piece : request.source) bytes += piece.size();
@@ -114,10 +110,9 @@ Turn PutTask::SendValue(DataChannel& channel) {
   ++sending_;
   const PutRequest& put = requests_[item.index];
   const Envelope envelope = Seal(put);
-  ValueFrame frame{static_cast<uint16_t>(position - batches_.find(item.request)->second.begin),
-                   item.reservation,
-                   std::vector<std::byte>(EnvelopeBytes(ns_.shape.segments,
-                                                        put.metadata.opaque.size()))};
+  ValueFrame frame{
+      static_cast<uint16_t>(position - batches_.find(item.request)->second.begin), item.reservation,
+      std::vector<std::byte>(EnvelopeBytes(ns_.shape.segments, put.metadata.opaque.size()))};
   envelope.EncodeTo(frame.envelope);
   channel.SendPayload(item.request, frame, put.source,
                       [this, &channel, position](const absl::Status& status) {
@@ -139,8 +134,8 @@ Envelope PutTask::Seal(const PutRequest& request) const {
 void PutTask::OnSent(DataChannel& channel, uint32_t position, const absl::Status& status) {
   --sending_;
   if (status.ok() || items_[position].state == Item::kFinal) return;
-  EndItem(channel, position, absl::IsResourceExhausted(status) ? WireStatus::kOverloaded
-                                                               : WireStatus::kMiss);
+  EndItem(channel, position,
+          absl::IsResourceExhausted(status) ? WireStatus::kOverloaded : WireStatus::kMiss);
 }
 
 absl::Status PutTask::OnPut(DataChannel& channel, uint64_t request, const PutReplyFrame& reply) {

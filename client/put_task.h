@@ -52,11 +52,11 @@ class PutTask : public Task {
   const Namespace ns_;
   const std::vector<PutRequest> requests_;
   const std::shared_ptr<Operation::State> state_;
-  std::vector<Item> items_;        // the valid requests, in order
-  uint32_t open_ = 0;              // of items_, not final
-  uint32_t sending_ = 0;           // values whose memory the transport may still read
-  uint32_t next_ = 0;              // first of items_ not reserved
-  std::deque<uint32_t> granted_;   // of items_, to be sent; wanted a turn exactly while not empty
+  std::vector<Item> items_;       // the valid requests, in order
+  uint32_t open_ = 0;             // of items_, not final
+  uint32_t sending_ = 0;          // values whose memory the transport may still read
+  uint32_t next_ = 0;             // first of items_ not reserved
+  std::deque<uint32_t> granted_;  // of items_, to be sent; wanted a turn exactly while not empty
   absl::flat_hash_map<uint64_t, Batch> batches_;
 };
 

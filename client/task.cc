@@ -10,18 +10,26 @@ Outcome ToOutcome(WireStatus status) {
   switch (status) {
     case WireStatus::kOk:
     case WireStatus::kExists:
-    case WireStatus::kPending: return Outcome::kOk;
+    case WireStatus::kPending:
+      return Outcome::kOk;
     case WireStatus::kMiss:
-    case WireStatus::kStopping: return Outcome::kMiss;
-    case WireStatus::kAskAgain: return Outcome::kAskAgain;
-    case WireStatus::kNoSpace: return Outcome::kNoSpace;
+    case WireStatus::kStopping:
+      return Outcome::kMiss;
+    case WireStatus::kAskAgain:
+      return Outcome::kAskAgain;
+    case WireStatus::kNoSpace:
+      return Outcome::kNoSpace;
     case WireStatus::kNeverFits:
-    case WireStatus::kBadRequest: return Outcome::kInvalid;
+    case WireStatus::kBadRequest:
+      return Outcome::kInvalid;
     case WireStatus::kUnknownNamespace:
     case WireStatus::kForeignLayout:
-    case WireStatus::kUnauthenticated: return Outcome::kRefused;
-    case WireStatus::kChecksumMismatch: return Outcome::kCorrupt;
-    case WireStatus::kOverloaded: return Outcome::kOverloaded;
+    case WireStatus::kUnauthenticated:
+      return Outcome::kRefused;
+    case WireStatus::kChecksumMismatch:
+      return Outcome::kCorrupt;
+    case WireStatus::kOverloaded:
+      return Outcome::kOverloaded;
   }
   return Outcome::kMiss;
 }

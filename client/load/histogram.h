@@ -17,7 +17,7 @@ class LatencyHistogram {
   double Quantile(double share) const;
 
  private:
-  static constexpr int kSteps = 16;  // buckets per power of two
+  static constexpr int kSteps = 16;              // buckets per power of two
   std::array<uint64_t, 40 * kSteps> buckets_{};  // of nanoseconds, up to 2^43 (two hours)
   uint64_t count_ = 0;
 };

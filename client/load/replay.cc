@@ -76,10 +76,7 @@ void ReplayReport::Merge(const ReplayReport& other) {
 struct Replay::Shared {
   Shared(Client* its_client, Traffic* its_traffic, ReplayOptions its_options,
          const std::atomic<bool>* its_stop)
-      : client(its_client),
-        traffic(its_traffic),
-        options(std::move(its_options)),
-        stop(its_stop) {}
+      : client(its_client), traffic(its_traffic), options(std::move(its_options)), stop(its_stop) {}
 
   // The namespace as the node knows it now: one that restarted may have given it a new secret.
   absl::StatusOr<Namespace> CurrentNamespace(uint64_t* epoch);
@@ -268,10 +265,16 @@ void Worker::Judge(const BlockResult& result, uint64_t epoch, const char* what) 
   switch (result.outcome) {
     case Outcome::kOk:
     case Outcome::kMiss:
-    case Outcome::kAskAgain: return;
-    case Outcome::kNoSpace: ++report_.no_space; return;
-    case Outcome::kTimeout: ++report_.timeouts; return;
-    default: break;
+    case Outcome::kAskAgain:
+      return;
+    case Outcome::kNoSpace:
+      ++report_.no_space;
+      return;
+    case Outcome::kTimeout:
+      ++report_.timeouts;
+      return;
+    default:
+      break;
   }
   // A node that restarted refuses the keys from before.
   if (result.outcome == Outcome::kRefused && client_->Stats().namespace_epoch != epoch) return;

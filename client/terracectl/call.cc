@@ -31,7 +31,8 @@ nlohmann::json ToValue(const Message& message, const FieldDescriptor* field, int
       return list ? r.GetRepeatedString(message, field, i) : r.GetString(message, field);
     case FieldDescriptor::CPPTYPE_MESSAGE:
       return ToValue(list ? r.GetRepeatedMessage(message, field, i) : r.GetMessage(message, field));
-    default: return nullptr;  // control.proto has no other types
+    default:
+      return nullptr;  // control.proto has no other types
   }
 }
 
@@ -87,7 +88,8 @@ std::string ErrorLine(const absl::Status& status, const GlobalOptions& options) 
     case absl::StatusCode::kPermissionDenied:
       mend = "; give a token with the role that is needed with --token-file";
       break;
-    default: break;
+    default:
+      break;
   }
   return fmt::format("terracectl: {}{}\n", std::string(status.message()), mend);
 }

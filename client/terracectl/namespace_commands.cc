@@ -30,10 +30,10 @@ void PrintNamespaces(const google::protobuf::RepeatedPtrField<wire::NamespaceInf
   Table table({"TENANT", "NAME", "ID", "BLOCKS", "VALUES", "BLOCK", "SEGMENTS", "MODEL", "STATE"});
   for (size_t i : {3, 4, 5, 6}) table.SetAlign(i, Table::Align::kRight);
   for (const wire::NamespaceInfo& ns : namespaces) {
-    table.AddRow({ns.tenant(), ns.name(), fmt::format("{:016x}", ns.id()),
-                  FormatCount(ns.blocks()), FormatBytes(ns.value_bytes()),
-                  FormatBytes(ns.layout().block_bytes()), std::to_string(ns.layout().segments()),
-                  ns.layout().model(), ns.deleting() ? "being deleted" : "open"});
+    table.AddRow({ns.tenant(), ns.name(), fmt::format("{:016x}", ns.id()), FormatCount(ns.blocks()),
+                  FormatBytes(ns.value_bytes()), FormatBytes(ns.layout().block_bytes()),
+                  std::to_string(ns.layout().segments()), ns.layout().model(),
+                  ns.deleting() ? "being deleted" : "open"});
   }
   fmt::print("{}", table.Format());
 }

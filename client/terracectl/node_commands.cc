@@ -175,8 +175,8 @@ void AddNodeCommands(Flags* root, GlobalOptions* options, std::vector<Command>* 
       [=] { return ShowStatus(*options); });
   add("tiers", "use of each tier", [=] { return ShowTiers(*options); });
   auto count = std::make_shared<uint64_t>(20);
-  Flags* top = add("top", "the blocks with the highest scores",
-                   [=] { return ShowTop(*options, *count); });
+  Flags* top =
+      add("top", "the blocks with the highest scores", [=] { return ShowTop(*options, *count); });
   top->AddUint("--count", count.get(), "how many", 1, 1000);
   auto key = std::make_shared<std::string>();
   Flags* locate = add("locate", "where a block is; exit code 1 where it is not",

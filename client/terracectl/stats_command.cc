@@ -23,8 +23,8 @@ std::string FormatNumber(double value) {
 // With rates per second where there is an earlier reading.
 std::string Format(const wire::GetStatsReply& now, const wire::GetStatsReply* before) {
   const std::map<std::string, double> sorted(now.values().begin(), now.values().end());
-  Table table = before == nullptr ? Table({"METRIC", "VALUE"})
-                                  : Table({"METRIC", "VALUE", "PER SECOND"});
+  Table table =
+      before == nullptr ? Table({"METRIC", "VALUE"}) : Table({"METRIC", "VALUE", "PER SECOND"});
   table.SetAlign(1, Table::Align::kRight);
   table.SetAlign(2, Table::Align::kRight);
   for (const auto& [name, value] : sorted) {
@@ -46,9 +46,8 @@ absl::StatusOr<int> Show(const GlobalOptions& options, bool watch, absl::Duratio
   wire::GetStatsReply before;
   bool first = true;
   while (true) {
-    TERRACE_ASSIGN_OR_RETURN(
-        wire::GetStatsReply now,
-        connection.Call(&wire::Admin::Stub::GetStats, wire::GetStatsRequest()));
+    TERRACE_ASSIGN_OR_RETURN(wire::GetStatsReply now, connection.Call(&wire::Admin::Stub::GetStats,
+                                                                      wire::GetStatsRequest()));
     if (options.json) {
       fmt::print("{}", ToJson(now));
     } else {
@@ -74,8 +73,7 @@ void AddStatsCommand(Flags* root, GlobalOptions* options, std::vector<Command>* 
   Flags* flags = root->AddCommand("stats", "the node's metrics");
   flags->AddBool("--watch", &choice->watch, "again and again, with rates, until interrupted");
   flags->AddDuration("--interval", &choice->interval, "between two readings of --watch");
-  commands->push_back(
-      {flags, [=] { return Show(*options, choice->watch, choice->interval); }});
+  commands->push_back({flags, [=] { return Show(*options, choice->watch, choice->interval); }});
 }
 
 }  // namespace terrace::ctl

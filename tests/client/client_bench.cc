@@ -92,9 +92,10 @@ void Limits() {
   const double sum = kBytes / Seconds(begin) / 1e9;
   begin = Clock::Real()->Now();
   Payload(BlockKey{}).Fill(to);
-  fmt::print("limits of one core: copy {:.1f} GB/s, CRC32C {:.1f} GB/s ({:08x}), payload {:.1f} GB/s; "
-             "plain TCP over loopback: about 3 GB/s\n",
-             copy, sum, crc, kBytes / Seconds(begin) / 1e9);
+  fmt::print(
+      "limits of one core: copy {:.1f} GB/s, CRC32C {:.1f} GB/s ({:08x}), payload {:.1f} GB/s; "
+      "plain TCP over loopback: about 3 GB/s\n",
+      copy, sum, crc, kBytes / Seconds(begin) / 1e9);
 }
 
 int Main() {

@@ -85,9 +85,9 @@ TEST_F(ClientTest, GetScattersAndMissesOneByOne) {
   node_.Store(Key(1), Bytes(Key(1)));
   const size_t length = node_.ns().shape.length;
   std::vector<std::byte> head(1000), tail(length - 1000), none(length);
-  Operation get = client_->Get(
-      node_.ns(), {{Key(2), {MutableByteSpan(none)}},
-                   {Key(1), {MutableByteSpan(head), MutableByteSpan(tail)}}});
+  Operation get =
+      client_->Get(node_.ns(), {{Key(2), {MutableByteSpan(none)}},
+                                {Key(1), {MutableByteSpan(head), MutableByteSpan(tail)}}});
   get.Wait();
   EXPECT_EQ(get.results()[0].outcome, Outcome::kMiss);
   EXPECT_EQ(get.results()[1].outcome, Outcome::kOk);

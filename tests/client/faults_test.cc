@@ -139,8 +139,8 @@ TEST_F(FaultsTest, LateReplyNeverWritesIntoReusedMemory) {
   node_.AwaitHeld(1);
   node_.Unhold();  // the reply comes now
   std::vector<std::byte> other(bytes_.size());
-  Operation next = client_->Get(node_.ns(), {{key_, {MutableByteSpan(other)}}},
-                                {absl::Seconds(30)});
+  Operation next =
+      client_->Get(node_.ns(), {{key_, {MutableByteSpan(other)}}}, {absl::Seconds(30)});
   EXPECT_EQ(Result(next).outcome, Outcome::kOk);  // arrived behind the late one
   EXPECT_EQ(landed_, mine);
   EXPECT_EQ(node_.cancels(), 1u);

@@ -25,9 +25,9 @@ class NodeProcess {
 
  private:
   void Start(const std::string& listen) {
-    std::vector<std::string> argv = {BinaryPath("terraced"), "--listen=" + listen,
+    std::vector<std::string> argv = {BinaryPath("terraced"),      "--listen=" + listen,
                                      "--http-listen=127.0.0.1:0", "--host-bytes=64MiB",
-                                     "--max-block-bytes=8MiB", "--transport=tcp",
+                                     "--max-block-bytes=8MiB",    "--transport=tcp",
                                      "--node-id=under-test"};
     argv.insert(argv.end(), more_.begin(), more_.end());
     process_ = std::make_unique<Process>(argv);

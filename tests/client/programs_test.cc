@@ -12,9 +12,9 @@
 namespace terrace {
 namespace {
 
+using nlohmann::json;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
-using nlohmann::json;
 
 struct Result {
   std::optional<int> code;
@@ -64,9 +64,8 @@ TEST_F(ProgramsTest, CtlShowsANode) {
 }
 
 TEST_F(ProgramsTest, CtlHandlesNamespaces) {
-  const Result created =
-      Ctl({"namespace", "create", "chat", "--block-bytes=64KiB", "--segments=4", "--model=m",
-           "--block-tokens=16"});
+  const Result created = Ctl({"namespace", "create", "chat", "--block-bytes=64KiB", "--segments=4",
+                              "--model=m", "--block-tokens=16"});
   EXPECT_EQ(created.code, 0) << created.errors;
   EXPECT_THAT(created.output, HasSubstr("chat"));
   EXPECT_THAT(Ctl({"namespace", "list"}).output, HasSubstr("64.0 KiB"));
@@ -124,8 +123,8 @@ TEST_F(ProgramsTest, LoadJudgesGeneratedTraffic) {
   EXPECT_EQ(summary["stuck"], 0);
   EXPECT_EQ(summary["blocks_requested"].get<int>(),
             summary["hits"]["host"].get<int>() + summary["misses"].get<int>());
-  for (const char* name : {"requests_per_s", "put_GBps", "get_GBps", "match_p50_us",
-                           "match_p99_us", "get_p50_us", "get_p99_us", "hit_rate"}) {
+  for (const char* name : {"requests_per_s", "put_GBps", "get_GBps", "match_p50_us", "match_p99_us",
+                           "get_p50_us", "get_p99_us", "hit_rate"}) {
     EXPECT_GT(summary[name], 0) << name;
   }
 }

@@ -63,8 +63,7 @@ TEST(LatencyHistogram, QuantilesAreWithinABucket) {
 
 class TraceTest : public ::testing::Test {
  protected:
-  absl::StatusOr<std::vector<TrafficRequest>> ReadAll(const std::string& text,
-                                                      uint64_t limit = 0) {
+  absl::StatusOr<std::vector<TrafficRequest>> ReadAll(const std::string& text, uint64_t limit = 0) {
     const std::string path = testing::TempDir() + "trace.jsonl";
     std::ofstream(path) << text;
     std::unique_ptr<Traffic> trace = *OpenTrace(path, limit);
@@ -92,7 +91,8 @@ TEST_F(TraceTest, GivesRequestsInOrder) {
 }
 
 TEST_F(TraceTest, NamesTheLineThatIsWrong) {
-  for (const char* line : {"nonsense", "[1]", "{}", "{\"hash_ids\": 1}", "{\"hash_ids\": [\"x\"]}"}) {
+  for (const char* line :
+       {"nonsense", "[1]", "{}", "{\"hash_ids\": 1}", "{\"hash_ids\": [\"x\"]}"}) {
     auto requests = ReadAll(std::string("{\"hash_ids\": [1]}\n") + line + "\n");
     EXPECT_THAT(requests.status().ToString(), HasSubstr("trace.jsonl:2: not a request")) << line;
   }
