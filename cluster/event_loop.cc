@@ -1,10 +1,9 @@
 #include "cluster/event_loop.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,20 +15,9 @@
 
 #include "fmt/format.h"
 #include "proto/clock.h"
-#include "proto/status.h"
 
 namespace terrace {
 namespace {
-
-absl::Status OutOf(const char* what) {
-  return absl::ResourceExhaustedError(fmt::format("{}: {}", what, std::strerror(errno)));
-}
-
-// Empties an eventfd or timerfd. Nothing to read is as good as read.
-void Drain(int fd) {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = read(fd, &count, sizeof(count));
-}
 
 // Signals of the process are for its main thread; faults stay where they happen.
 class BlockedSignals {
@@ -52,31 +40,21 @@ class BlockedSignals {
 
 EventLoop::~EventLoop() {
   Stop();
-  for (int fd : {epoll_fd_, wake_fd_, timer_fd_}) {
-    if (fd >= 0) close(fd);
-  }
+  if (wake_fd_ >= 0) close(wake_fd_);
 }
 
 absl::Status EventLoop::Start(LoopDriver* driver) {
   driver_ = driver;
-  epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  timer_fd_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-  if (epoll_fd_ < 0 || wake_fd_ < 0 || timer_fd_ < 0) return OutOf("event loop descriptors");
-  TERRACE_RETURN_IF_ERROR(Watch(wake_fd_));
-  TERRACE_RETURN_IF_ERROR(Watch(timer_fd_));
+  if (wake_fd_ < 0) {
+    return absl::ResourceExhaustedError(fmt::format("event loop: {}", std::strerror(errno)));
+  }
   const BlockedSignals blocked;  // inherited by the thread
   try {
     thread_ = std::thread([this] { Run(); });
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(fmt::format("event loop thread: {}", error.what()));
   }
-  return absl::OkStatus();
-}
-
-absl::Status EventLoop::Watch(int fd) {
-  epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
-  if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) != 0) return OutOf("epoll_ctl");
   return absl::OkStatus();
 }
 
@@ -167,28 +145,24 @@ bool EventLoop::RunTimers() {
   return ran;
 }
 
-void EventLoop::ArmTimer() {
-  const absl::Duration due = timers_.empty() ? absl::InfiniteDuration() : timers_.front().due;
-  if (due == timer_armed_) return;
-  timer_armed_ = due;
-  itimerspec spec{};  // all zero disarms
-  if (due != absl::InfiniteDuration()) spec.it_value = absl::ToTimespec(due);
-  timerfd_settime(timer_fd_, TFD_TIMER_ABSTIME, &spec, nullptr);
-}
-
 void EventLoop::Sleep() {
-  ArmTimer();
+  timespec timeout{};
+  const timespec* until = nullptr;  // for ever
+  if (!timers_.empty() && timers_.front().due != absl::InfiniteDuration()) {
+    const absl::Duration left = timers_.front().due - Clock::Real()->Now();
+    timeout = absl::ToTimespec(std::max(left, absl::ZeroDuration()));
+    until = &timeout;
+  }
   {
     MutexLock lock(&mutex_);
     if (!posted_.empty() || stopping_) return;
     asleep_ = true;
   }
-  epoll_event events[3];
-  const int count = epoll_wait(epoll_fd_, events, 3, /*timeout=*/-1);
-  for (int i = 0; i < count; ++i) {
-    const int fd = events[i].data.fd;
-    if (fd == timer_fd_) timer_armed_ = absl::InfiniteDuration();
-    if (fd == timer_fd_ || fd == wake_fd_) Drain(fd);
+  pollfd waits[] = {{.fd = wake_fd_, .events = POLLIN}, {.fd = driver_fd_, .events = POLLIN}};
+  ppoll(waits, 2, until, /*sigmask=*/nullptr);
+  if (waits[0].revents != 0) {
+    uint64_t wakes = 0;
+    [[maybe_unused]] const ssize_t got = read(wake_fd_, &wakes, sizeof(wakes));
   }
   MutexLock lock(&mutex_);
   asleep_ = false;

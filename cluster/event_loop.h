@@ -1,5 +1,8 @@
-// One thread that sleeps in epoll until there is work: posted by others, due by time, or made
-// known by a driver's descriptor. Both transports run on it.
+// One thread that sleeps in ppoll until there is work: posted by others, due by time, or made known
+// by a driver's descriptor. Both transports run on it.
+//
+// Not epoll: the driver's descriptor is itself a tree of epoll sets, and every packet would climb
+// one storey more even while the loop is awake.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +50,8 @@ class EventLoop {
   // Starts the thread. `driver` may be null; it outlives the thread. ResourceExhausted when the
   // process has no descriptors or threads left.
   absl::Status Start(LoopDriver* driver);
-  // From the thread: sleep ends when `fd`, which outlives the loop, becomes readable.
-  absl::Status Watch(int fd);
+  // From the thread, once: sleep ends when `fd`, which outlives the thread, becomes readable.
+  void Watch(int fd) { driver_fd_ = fd; }
 
   // Runs `work` on the thread, in the order of the calls. After the end it is destroyed unrun.
   void Post(Work work);
@@ -83,13 +86,11 @@ class EventLoop {
   bool RunTimers();
   void Enqueue(Queued queued) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Sleep();
-  void ArmTimer();
   void AddTimer(Timer timer);
   void End();
 
   const EventLoopOptions options_;
   LoopDriver* driver_ = nullptr;
-  int epoll_fd_ = -1;
   int wake_fd_ = -1;  // eventfd: posted work while asleep
   int timer_fd_ = -1;
   std::thread thread_;
@@ -97,7 +98,7 @@ class EventLoop {
   // Of the loop's thread.
   std::vector<Timer> timers_;  // a heap, earliest first
   uint64_t timer_order_ = 0;
-  absl::Duration timer_armed_ = absl::InfiniteDuration();
+  int driver_fd_ = -1;
   std::vector<Queued> running_;
 
   Mutex mutex_;

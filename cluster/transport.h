@@ -1,6 +1,6 @@
 // Messages between processes: a small frame, and optionally one block's bytes.
 //
-// A Transport is one event loop on one thread. It sleeps in epoll when nothing is in flight (an
+// A Transport is one event loop on one thread. It sleeps when nothing is in flight (an
 // idle one uses no CPU). A process has one per data thread; they are never shared by threads.
 //
 // Send carries `frame` (at most kMaxFrameBytes) and a payload of up to kMaxBlockBytes, gathered

@@ -170,7 +170,7 @@ absl::Status UcxTransport::UseFamily(int family) {
 
   int descriptor = -1;
   TERRACE_RETURN_IF_ERROR(FromUcx(ucp_worker_get_efd(raw, &descriptor), "UCX event fd"));
-  TERRACE_RETURN_IF_ERROR(loop_.Watch(descriptor));
+  loop_.Watch(descriptor);
   worker_ = std::move(worker);
   family_ = family;
   return absl::OkStatus();
