@@ -220,12 +220,13 @@ grpc::ServerWriteReactor<v1::DeleteNamespaceProgress>* AdminService::DeleteNames
   absl::Status status = identity.status();
   if (status.ok()) {
     const std::string& tenant = request->tenant().empty() ? identity->tenant : request->tenant();
-    Log(LogLevel::kInfo, "namespace", "{} of tenant {} is to be deleted", request->name(), tenant);
     status = plane_.namespaces->Delete(
         tenant, request->name(),
         [stream](const DeletionProgress& progress) { stream->Tell(progress); });
   }
   if (status.ok()) {
+    Log(LogLevel::kInfo, "namespace", "{} is being deleted by tenant {}", request->name(),
+        identity->tenant);
     plane_.mover->Wake();
   } else {
     stream->End(ToGrpc(status));

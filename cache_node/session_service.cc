@@ -1,5 +1,6 @@
 #include "cache_node/session_service.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "cache_node/control_auth.h"
@@ -12,6 +13,15 @@ namespace terrace {
 namespace {
 
 constexpr size_t kMaxClientName = 256;
+
+// What a stranger says of itself, fit for one line of a log.
+std::string Printable(std::string text) {
+  text.resize(std::min(text.size(), kMaxClientName));
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 127) c = '?';
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -99,7 +109,7 @@ absl::StatusOr<OpenedSession> SessionService::OpenSession(
     return absl::FailedPreconditionError(fmt::format("protocol_version {}: this node speaks {}",
                                                      request.protocol_version(), kFrameVersion));
   }
-  return plane_.sessions->Open(identity.tenant, request.client_name().substr(0, kMaxClientName));
+  return plane_.sessions->Open(identity.tenant, Printable(request.client_name()));
 }
 
 grpc::ServerWriteReactor<control::v1::SessionEvent>* SessionService::Open(

@@ -471,6 +471,45 @@ TEST_P(DataPlaneTest, AReaderThatStopsReadingIsGivenUp) {
   reader->Stall(false);
 }
 
+// Blocks of request 5 that arrive before the answer to request 6. Gets are answered in order.
+size_t BlocksBeforeRequest6(FrameClient* client) {
+  size_t blocks = 0;
+  std::optional<Received> received;
+  while ((received = client->Next()) && received->request_id == 5) ++blocks;
+  EXPECT_TRUE(received && received->request_id == 6);
+  return blocks;
+}
+
+TEST_P(DataPlaneTest, CancelCallsOffWhatWasNotYetSent) {
+  GetFrame get{ns(), 0, {}};
+  for (uint64_t i = 0; i < 512; ++i) {
+    ASSERT_EQ(Put(client_.get(), TestKey(i)), WireStatus::kOk);
+    get.items.push_back({TestKey(i)});
+  }
+  client_->Stall(true);
+  client_->Send(5, get);
+  client_->Send(5, CancelFrame{});
+  client_->Send(6, GetFrame{ns(), 0, {{TestKey(1)}}});
+  client_->Stall(false);
+  EXPECT_LT(BlocksBeforeRequest6(client_.get()), 512);
+}
+
+TEST_P(DataPlaneTest, NothingIsSentAfterTheDeadline) {
+  GetFrame get{ns(), /*deadline_ms=*/1, {}};
+  for (uint64_t i = 0; i < 512; ++i) {
+    ASSERT_EQ(Put(client_.get(), TestKey(i)), WireStatus::kOk);
+    get.items.push_back({TestKey(i)});
+  }
+  client_->Stall(true);
+  client_->Send(5, get);
+  EXPECT_TRUE(Eventually([&] { return Metric("terrace_frames_total{type=\"get\"}") == 1; }));
+  client_->Send(6, GetFrame{ns(), 0, {{TestKey(1)}}});
+  client_->Stall(false);
+  const size_t sent = BlocksBeforeRequest6(client_.get());
+  EXPECT_LT(sent, 512);
+  EXPECT_EQ(Metric("terrace_gets_expired_total"), 512 - sent);
+}
+
 TEST_P(DataPlaneTest, TooManyRequestsAtATimeAreRefused) {
   std::vector<GetItem> items;
   for (uint64_t i = 0; i < 64; ++i) {
