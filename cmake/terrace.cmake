@@ -92,7 +92,7 @@ function(terrace_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
   string(REPLACE "." "_" target ${ARG_NAME}_test)
   add_executable(${target} ${ARG_SOURCES})
-  target_link_libraries(${target} PRIVATE ${ARG_DEPENDS} GTest::gmock_main)
+  target_link_libraries(${target} PRIVATE ${ARG_DEPENDS} test_main GTest::gmock)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_options(${target} PRIVATE ${TERRACE_WARNINGS})
   set_target_properties(${target} PROPERTIES

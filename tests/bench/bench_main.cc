@@ -93,9 +93,9 @@ Row MatchRow(Contenders* all) {
   row.terrace = {"terrace", [=] { return all->terrace->Match128(kMatchCalls); }};
   row.limit = {
       "bare UCX", [=]() -> absl::StatusOr<Measurement> {
-        TERRACE_RETURN_IF_ERROR(all->ucx->Setup(kMatchRequestBytes, 1, BenchDirection::kPut));
         TERRACE_ASSIGN_OR_RETURN(const BenchRound round,
-                                 all->ucx->Run(kMatchCalls * kMatchRequestBytes));
+                                 all->ucx->Run(kMatchRequestBytes, 1, BenchDirection::kPut,
+                                               kMatchCalls * kMatchRequestBytes));
         return Measurement{round.seconds * 1e6 / kMatchCalls, 0};
       }};
   row.most = 150;

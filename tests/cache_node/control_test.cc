@@ -61,7 +61,7 @@ class ControlTest : public testing::Test {
 };
 
 TEST_F(ControlTest, ASessionLearnsWhatItNeedsAndHearsHeartbeats) {
-  StartNode();
+  ASSERT_NO_FATAL_FAILURE(StartNode());
   ControlSession session(channel_);
   ASSERT_TRUE(session.ok());
   const v1::SessionOpened& opened = session.opened();
@@ -86,7 +86,7 @@ TEST_F(ControlTest, ASessionLearnsWhatItNeedsAndHearsHeartbeats) {
 TEST_F(ControlTest, SessionsAreBounded) {
   NodeOptions options = SmallNode();
   options.limits.max_sessions = 2;
-  StartNode(options);
+  ASSERT_NO_FATAL_FAILURE(StartNode(options));
   ControlSession a(channel_), b(channel_);
   ASSERT_TRUE(a.ok() && b.ok());
   ControlSession c(channel_);
@@ -95,7 +95,7 @@ TEST_F(ControlTest, SessionsAreBounded) {
 }
 
 TEST_F(ControlTest, AnotherProtocolVersionIsRefused) {
-  StartNode();
+  ASSERT_NO_FATAL_FAILURE(StartNode());
   auto stub = v1::Session::NewStub(channel_);
   grpc::ClientContext context;
   v1::OpenRequest request;
@@ -109,7 +109,7 @@ TEST_F(ControlTest, AnotherProtocolVersionIsRefused) {
 }
 
 TEST_F(ControlTest, TokensDecideTheTenant) {
-  StartNode(WithCredentials());
+  ASSERT_NO_FATAL_FAILURE(StartNode(WithCredentials()));
   ControlSession none(channel_), wrong(channel_, "wrong-token-0123456789");
   EXPECT_EQ(none.status().error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(wrong.status().error_code(), grpc::StatusCode::UNAUTHENTICATED);
@@ -142,7 +142,7 @@ TEST_F(ControlTest, TokensDecideTheTenant) {
 }
 
 TEST_F(ControlTest, ChangingNeedsAdmin) {
-  StartNode(WithCredentials());
+  ASSERT_NO_FATAL_FAILURE(StartNode(WithCredentials()));
   v1::CreateNamespaceRequest create;
   create.set_name("chat");
   *create.mutable_layout() = TestLayout(4096, 1);
@@ -178,7 +178,7 @@ TEST_F(ControlTest, ChangingNeedsAdmin) {
 }
 
 TEST_F(ControlTest, ADifferentDefinitionNamesItsFields) {
-  StartNode();
+  ASSERT_NO_FATAL_FAILURE(StartNode());
   ControlSession session(channel_);
   v1::OpenNamespaceReply reply;
   ASSERT_TRUE(session.OpenNamespace("chat", 4096, 1, &reply).ok());
@@ -191,7 +191,7 @@ TEST_F(ControlTest, ADifferentDefinitionNamesItsFields) {
 }
 
 TEST_F(ControlTest, OperatorsSeeTheNode) {
-  StartNode();
+  ASSERT_NO_FATAL_FAILURE(StartNode());
   v1::NodeStatus status;
   ASSERT_TRUE(Call(&v1::Admin::Stub::GetStatus, "", v1::GetStatusRequest(), &status).ok());
   EXPECT_EQ(status.state(), "ready");
@@ -225,7 +225,7 @@ TEST_F(ControlTest, OperatorsSeeTheNode) {
 }
 
 TEST_F(ControlTest, HttpServesMetricsAndHealth) {
-  StartNode();
+  ASSERT_NO_FATAL_FAILURE(StartNode());
   httplib::Client http("http://" + node_->addresses().http);
   auto metrics = http.Get("/metrics");
   ASSERT_TRUE(metrics);
@@ -243,7 +243,7 @@ TEST_F(ControlTest, HttpServesMetricsAndHealth) {
 TEST_F(ControlTest, StoppingIsToldAndBounded) {
   NodeOptions options = SmallNode();
   options.stop_timeout = absl::Seconds(1);
-  StartNode(options);
+  ASSERT_NO_FATAL_FAILURE(StartNode(options));
   ControlSession session(channel_);
   ASSERT_TRUE(session.ok());
   v1::OpenNamespaceReply ns;
@@ -271,7 +271,7 @@ class TlsTest : public ControlTest {
     options.tls_cert = files_.server_certificate;
     options.tls_key = files_.server_key;
     if (client_certificates) options.tls_ca = files_.ca;
-    StartNode(options);
+    ASSERT_NO_FATAL_FAILURE(StartNode(options));
   }
   std::shared_ptr<grpc::Channel> Channel(bool with_certificate) {
     grpc::SslCredentialsOptions options;

@@ -7,8 +7,8 @@
 4. The node is frozen: each call of the witness ends by its deadline; then it goes on.
 
 In the end the node's sessions, connections, leases, reservations and descriptors are what they
-were, and its memory has not grown. Exit 0 when all of that holds. The seed reproduces the moments of the
-kills.
+were, and its memory has not grown. Exit 0 when all of that holds. The seed reproduces the moments
+of the kills.
 """
 import argparse
 import json
