@@ -92,7 +92,6 @@ class EventLoop {
   const EventLoopOptions options_;
   LoopDriver* driver_ = nullptr;
   int wake_fd_ = -1;  // eventfd: posted work while asleep
-  int timer_fd_ = -1;
   std::thread thread_;
 
   // Of the loop's thread.
