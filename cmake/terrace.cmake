@@ -108,8 +108,10 @@ function(terrace_test)
       add_dependencies(${label}_tests ${target})
     endif()
   endforeach()
+  # One word, since a list would not survive gtest_discover_tests; ctest -L asan matches within it.
+  string(REPLACE ";" "," labels "${ARG_LABELS}")
   gtest_discover_tests(${target} TEST_PREFIX ${ARG_NAME}. DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS ${labels}
       ENVIRONMENT TERRACE_BIN_DIR=${PROJECT_BINARY_DIR}/bin)
 endfunction()
