@@ -91,13 +91,12 @@ Row TransferRow(Contenders* all, const std::string& size, uint32_t block_bytes, 
 Row MatchRow(Contenders* all) {
   Row row{.name = "match_128_tcp", .unit = "us"};
   row.terrace = {"terrace", [=] { return all->terrace->Match128(kMatchCalls); }};
-  row.limit = {
-      "bare UCX", [=]() -> absl::StatusOr<Measurement> {
-        TERRACE_ASSIGN_OR_RETURN(const BenchRound round,
-                                 all->ucx->Run(kMatchRequestBytes, 1, BenchDirection::kPut,
-                                               kMatchCalls * kMatchRequestBytes));
-        return Measurement{round.seconds * 1e6 / kMatchCalls, 0};
-      }};
+  row.limit = {"bare UCX", [=]() -> absl::StatusOr<Measurement> {
+                 TERRACE_ASSIGN_OR_RETURN(const BenchRound round,
+                                          all->ucx->Run(kMatchRequestBytes, 1, BenchDirection::kPut,
+                                                        kMatchCalls * kMatchRequestBytes));
+                 return Measurement{round.seconds * 1e6 / kMatchCalls, 0};
+               }};
   row.most = 150;
   return row;
 }
