@@ -10,10 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "proto/block.h"
 #include "proto/bytes.h"
-#include "proto/clock.h"
 #include "proto/envelope.h"
 
 namespace terrace {
@@ -61,10 +59,11 @@ class Reservation {
   const BlockKey& key() const { return key_; }
   MutableByteSpan value() const { return value_; }  // exactly the block's length
 
-  // Makes the block visible in one step. `envelope.generation` is set to generation(); key and
-  // shape must be those reserved, and the caller has verified the value against
-  // `envelope.checksums`. Returns false when another writer published the key first (the place
-  // is given back; the block that is there stays). The reservation is empty afterwards.
+  // Makes the block visible in one step. `envelope.generation` is set to generation(); key,
+  // shape and opaque bytes must be those reserved (else the process aborts), and the caller has
+  // verified the value against `envelope.checksums`. Returns false when the key was forgotten
+  // meanwhile: the place is given back, and a block written under the key since stays. The
+  // reservation is empty afterwards.
   bool Publish(Envelope envelope);
   void Abort();
 
@@ -79,10 +78,10 @@ class Reservation {
 
 enum class ReserveOutcome {
   kReserved,
-  kExists,   // already resident: success without a transfer
-  kPending,  // another writer is at it: as good as exists for a cache, nothing is promised
-  kNoSpace,  // nothing can be evicted now; later may do
-  kNeverFits // larger than the tier can ever hold; nothing was evicted for it
+  kExists,     // already resident: success without a transfer; counted as a use
+  kPending,    // another writer is at it: as good as exists for a cache, nothing is promised
+  kNoSpace,    // nothing can be evicted now; later may do
+  kNeverFits,  // larger than the tier can ever hold; nothing was evicted for it
 };
 
 struct ReserveResult {
@@ -100,31 +99,36 @@ struct ResidentBlock {  // one row of `top`
 
 struct TierStats {
   Tier tier = Tier::kHost;
-  uint64_t capacity_bytes = 0;     // memory of the tier
-  uint64_t value_bytes = 0;        // resident blocks' lengths
-  uint64_t occupied_bytes = 0;     // places in use, envelopes and rounding included
-  uint64_t reserved_bytes = 0;     // of these, being written
+  uint64_t capacity_bytes = 0;  // memory of the tier
+  uint64_t value_bytes = 0;     // resident blocks' lengths
+  uint64_t occupied_bytes = 0;  // places in use, envelopes and rounding included
+  uint64_t reserved_bytes = 0;  // of these, being written
   uint64_t blocks = 0;
   uint64_t referenced_blocks = 0;  // leased or being sent
-  uint64_t index_bytes = 0;        // index and eviction order, counted
-  uint64_t hits = 0, misses = 0;   // blocks asked for by Match and Acquire
-  uint64_t puts = 0, puts_existing = 0, puts_no_space = 0, puts_aborted = 0;
-  uint64_t evicted_for_space = 0, evicted_watermark = 0, evicted_region_move = 0, forgotten = 0;
-  double turnovers = 0;            // the policy's clock
+  uint64_t index_bytes = 0;        // index, eviction order, arena and ghosts, counted
+  uint64_t hits = 0, misses = 0;   // blocks asked for by Acquire and by Match with count_use
+  uint64_t puts = 0;               // published
+  uint64_t puts_existing = 0;      // kExists and kPending
+  uint64_t puts_no_space = 0, puts_never_fit = 0, puts_aborted = 0;
+  uint64_t evicted_for_space = 0, evicted_watermark = 0, evicted_region_move = 0;
+  uint64_t forgotten = 0;  // because somebody asked: Evict, Forget
+  double turnovers = 0;    // the policy's clock
 };
 
 struct TieredStoreOptions {
-  uint64_t host_bytes = 0;
-  double high_mark = 0, low_mark = 0;  // shares of host_bytes; see docs/decisions
+  uint64_t host_bytes = 0;                   // at least 2 MiB; whole multiples of it are used
+  double high_mark = 0.99, low_mark = 0.98;  // shares; docs/decisions/0003-watermarks.md
   uint32_t max_block_bytes = kMaxBlockBytes;
-  // Told while memory is touched at start: bytes done, bytes in all. May be empty.
+  // Told while memory is touched at start: bytes done, bytes in all. Called by several threads,
+  // one at a time. May be empty.
   std::function<void(uint64_t, uint64_t)> progress;
 };
 
 class TieredStore {
  public:
-  // Takes and touches host_bytes of memory (in parallel, with progress).
+  // Takes and touches host_bytes of memory (in parallel, with progress; blocks meanwhile).
   // ResourceExhausted names host_bytes and what the machine or its limits (cgroup, rlimit) have.
+  // InvalidArgument names the option that is out of bounds.
   static absl::StatusOr<std::unique_ptr<TieredStore>> Create(TieredStoreOptions options);
   virtual ~TieredStore() = default;  // after every BlockRef and Reservation is gone
 
@@ -149,7 +153,7 @@ class TieredStore {
                                              std::span<const uint16_t> opaque_bytes,
                                              std::span<const uint32_t> depths) = 0;
 
-  // Drops the block if nobody references it; true when it is gone.
+  // Drops the block if nobody references or writes it; true when it is gone, or was not there.
   virtual bool Evict(const BlockKey& key) = 0;
   // Forgets up to `limit` blocks of a namespace; returns how many it found. 0: all are gone
   // (referenced ones are invisible at once and freed with their last reference).

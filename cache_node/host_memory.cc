@@ -1,0 +1,160 @@
+#include "cache_node/host_memory.h"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fmt/format.h"
+#include "proto/mutex.h"
+#include "proto/status.h"
+
+namespace terrace {
+namespace {
+
+constexpr uint64_t kAlignment = 2 << 20;
+constexpr uint64_t kPageBytes = 4096;
+
+absl::Status TooMuch(uint64_t size, uint64_t available, std::string_view what) {
+  return absl::ResourceExhaustedError(
+      fmt::format("host_bytes is {} ({:.1f} GiB), but {} leaves only {} ({:.1f} GiB)", size,
+                  static_cast<double>(size) / (1 << 30), what, available,
+                  static_cast<double>(available) / (1 << 30)));
+}
+
+// The number in a file that holds nothing else; none when there is no such file or it says "max".
+std::optional<uint64_t> ReadNumber(const std::string& path) {
+  std::ifstream file(path);
+  uint64_t value;
+  if (!(file >> value)) return std::nullopt;
+  return value;
+}
+
+// The number after `name` in a file of lines "name number".
+std::optional<uint64_t> ReadField(const std::string& path, std::string_view name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, name.size(), name) == 0) {
+      return std::strtoull(line.c_str() + name.size(), nullptr, 10);
+    }
+  }
+  return std::nullopt;
+}
+
+struct CgroupFiles {
+  std::string limit, usage, inactive;  // inactive: page cache that the kernel gives back
+};
+constexpr std::string_view kCgroupRoot = "/sys/fs/cgroup";
+
+// What one control group leaves; none when it sets no limit.
+std::optional<uint64_t> CgroupHeadroom(const std::string& folder, const CgroupFiles& files) {
+  const auto limit = ReadNumber(folder + files.limit);
+  const auto usage = ReadNumber(folder + files.usage);
+  if (!limit || !usage) return std::nullopt;
+  const uint64_t cache = ReadField(folder + "/memory.stat", files.inactive).value_or(0);
+  const uint64_t used = *usage - std::min(*usage, cache);
+  return *limit - std::min(*limit, used);
+}
+
+// The least that the process's control group and those above it leave.
+std::optional<uint64_t> CgroupHeadroom() {
+  const CgroupFiles v2{"/memory.max", "/memory.current", "inactive_file "};
+  const CgroupFiles v1{"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file "};
+  std::optional<uint64_t> least;
+  std::ifstream file("/proc/self/cgroup");  // lines "hierarchy:controllers:path"
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (!controllers.empty() && controllers != "memory") continue;
+    const CgroupFiles& files = controllers.empty() ? v2 : v1;
+    const std::string root = std::string(kCgroupRoot) + (controllers.empty() ? "" : "/memory");
+    // In a container the path may be the host's and absent here; the root is the container's own.
+    for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
+      if (path == "/") path.clear();
+      const auto headroom = CgroupHeadroom(root + path, files);
+      if (headroom) least = std::min(least.value_or(*headroom), *headroom);
+      if (path.find('/') == std::string::npos) break;
+    }
+  }
+  return least;
+}
+
+absl::Status CheckLimits(uint64_t size) {
+  rlimit address_space{};
+  if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {
+    const uint64_t used = ReadNumber("/proc/self/statm").value_or(0) * kPageBytes;
+    const uint64_t left = address_space.rlim_cur - std::min<uint64_t>(address_space.rlim_cur, used);
+    if (size + kAlignment > left) return TooMuch(size, left, "the limit of address space");
+  }
+  if (const auto left = CgroupHeadroom(); left && size > *left) {
+    return TooMuch(size, *left, "the control group's memory limit");
+  }
+  const auto available_kib = ReadField("/proc/meminfo", "MemAvailable:");
+  if (available_kib && size > *available_kib * 1024) {
+    return TooMuch(size, *available_kib * 1024, "the machine's memory");
+  }
+  return absl::OkStatus();
+}
+
+// Writes to each page, in parallel: the kernel zeroes pages on first touch, and slowly.
+void Touch(MutableByteSpan bytes, const TouchProgress& progress) {
+  constexpr uint64_t kPiece = 64 << 20;
+  std::atomic<uint64_t> next{0};
+  Mutex mutex;
+  uint64_t done = 0;  // guarded by mutex
+  const auto work = [&] {
+    for (uint64_t begin; (begin = next.fetch_add(kPiece)) < bytes.size();) {
+      const MutableByteSpan piece = bytes.subspan(begin, std::min(kPiece, bytes.size() - begin));
+      for (uint64_t i = 0; i < piece.size(); i += kPageBytes) {
+        *const_cast<volatile std::byte*>(&piece[i]) = std::byte{0};
+      }
+      MutexLock lock(&mutex);
+      done += piece.size();
+      if (progress) progress(done, bytes.size());
+    }
+  };
+  const uint64_t pieces = (bytes.size() + kPiece - 1) / kPiece;
+  const uint64_t threads = std::min<uint64_t>({std::thread::hardware_concurrency(), pieces, 16});
+  std::vector<std::thread> helpers;
+  for (uint64_t i = 1; i < threads; ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+}
+
+}  // namespace
+
+absl::StatusOr<HostMemory> HostMemory::Create(uint64_t size, const TouchProgress& progress) {
+  TERRACE_RETURN_IF_ERROR(CheckLimits(size));
+  const uint64_t mapped = size + kAlignment;
+  void* raw = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        fmt::format("host_bytes is {}: mmap failed: {}", size, std::strerror(errno)));
+  }
+  // Cut the ends off so that what is left is aligned.
+  auto* begin = static_cast<std::byte*>(raw);
+  const uint64_t front =
+      (kAlignment - reinterpret_cast<uintptr_t>(begin) % kAlignment) % kAlignment;
+  if (front > 0) munmap(begin, front);
+  munmap(begin + front + size, kAlignment - front);
+  HostMemory memory(MutableByteSpan(begin + front, size));
+  madvise(begin + front, size, MADV_HUGEPAGE);  // a wish: without it pages are small
+  Touch(memory.bytes(), progress);
+  return memory;
+}
+
+HostMemory::~HostMemory() {
+  if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
+}
+
+}  // namespace terrace

@@ -1,0 +1,190 @@
+#include "cache_node/tier_space.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+
+namespace terrace {
+namespace {
+
+// Referenced blocks that one eviction passes over before it gives up. They are read now and so
+// rarely stand at the front of the order.
+constexpr size_t kMostPassedOver = 1024;
+// Starting points of windows priced at a time; each costs a look at the blocks of a region.
+constexpr size_t kWindowsPerLook = 16;
+// Rounds of making room for one block. A second is needed when readers take blocks of a window
+// while it is cleared.
+constexpr int kMostRounds = 4;
+
+}  // namespace
+
+TierSpace::TierSpace(uint64_t bytes, uint64_t chunk_bytes, BlockIndex* index)
+    : index_(index), arena_(bytes, chunk_bytes) {}
+
+BlockEntry* TierSpace::Take(PlaceClass size) {
+  BlockEntry* entry = pool_.Take();
+  for (int round = 0; round <= kMostRounds; ++round) {
+    if (const auto place = arena_.Allocate(size, entry)) {
+      entry->place = *place;
+      entry->size = size;
+      ghosts_.Reserve(arena_.places_in_use());
+      return entry;
+    }
+    if (round == kMostRounds || !MakeRoom(size)) break;
+  }
+  pool_.Give(entry);
+  return nullptr;
+}
+
+void TierSpace::GiveBack(BlockEntry* entry) {
+  arena_.Free(entry->place.offset);
+  entry->state.Apply(BlockEvent::kReclaim);
+  pool_.Give(entry);
+}
+
+void TierSpace::Publish(BlockEntry* entry) {
+  orders_[entry->size].Insert(entry);
+  counts_.blocks += 1;
+  counts_.value_bytes += entry->length;
+}
+
+void TierSpace::Reclaim(BlockEntry* entry) {
+  // An eviction that met the block after it was retired has taken it out of the order already.
+  if (entry->position != Ranked::kNotOrdered) {
+    const auto order = orders_.find(entry->size);
+    order->second.Remove(entry);
+    if (order->second.empty()) orders_.erase(order);
+  }
+  counts_.blocks -= 1;
+  counts_.value_bytes -= entry->length;
+  GiveBack(entry);
+}
+
+bool TierSpace::Drop(BlockEntry* entry) {
+  const bool retired = index_->EraseIf(entry->key, [entry](BlockEntry& found) {
+    // Another entry may carry the key when this one was forgotten and written anew.
+    return &found == entry && found.state.Apply(BlockEvent::kRetire).second == BlockOutcome::kLast;
+  });
+  if (retired) Reclaim(entry);
+  return retired;
+}
+
+bool TierSpace::Evict(BlockEntry* entry, uint64_t* counter) {
+  const uint64_t hash = BlockIndex::Hash(entry->key);
+  const double score = entry->rank().score;
+  if (!Drop(entry)) return false;
+  ghosts_.Remember(hash, score);
+  *counter += 1;
+  return true;
+}
+
+// Evicts the first block of a class that nobody references.
+bool TierSpace::EvictFirst(PlaceClass size, uint64_t* counter) {
+  absl::InlinedVector<BlockEntry*, 8> passed_over;
+  bool evicted = false;
+  while (!evicted && passed_over.size() < kMostPassedOver) {
+    const auto order = orders_.find(size);
+    Ranked* first = order == orders_.end() ? nullptr : order->second.First();
+    if (first == nullptr) break;
+    auto* entry = static_cast<BlockEntry*>(first);
+    evicted = Evict(entry, counter);
+    if (evicted) break;
+    order->second.Remove(entry);
+    passed_over.push_back(entry);
+  }
+  for (BlockEntry* entry : passed_over) orders_[size].Insert(entry);
+  return evicted;
+}
+
+uint64_t TierSpace::EvictLowest() {
+  absl::InlinedVector<std::pair<Rank, PlaceClass>, 8> firsts;
+  for (auto& [size, order] : orders_) firsts.emplace_back(order.First()->rank(), size);
+  std::ranges::sort(firsts, GivenUpBefore, &std::pair<Rank, PlaceClass>::first);
+  for (const auto& [rank, size] : firsts) {
+    if (EvictFirst(size, &counts_.evicted_watermark)) return size.bytes();
+  }
+  return 0;
+}
+
+// Frees a place of the class, or a stretch of chunks for a new region. False when nothing can be
+// evicted now.
+bool TierSpace::MakeRoom(PlaceClass size) {
+  std::optional<Offer> own;
+  if (const auto order = orders_.find(size); order != orders_.end()) {
+    const double score = order->second.First()->rank().score;
+    own = Offer{Worth(score, size.place_bytes), size.bytes()};
+  }
+  const bool others = arena_.HoldsOtherClasses(size);
+  if (others && own && bytes_until_look_ == 0 && ClearWindow(size, own)) return true;
+  if (own && EvictFirst(size, &counts_.evicted_for_space)) {
+    bytes_until_look_ -= std::min(bytes_until_look_, size.bytes());
+    return true;
+  }
+  return others && ClearWindow(size, std::nullopt);
+}
+
+// Clears a window that is worth less per byte than `own`. With an own victim one look is enough,
+// and after a vain one the next waits until as much was evicted as a window holds. Without, the
+// newcomer depends on it and the whole arena is gone through, for a long region, then for any.
+bool TierSpace::ClearWindow(PlaceClass size, const std::optional<Offer>& own) {
+  const uint32_t usual = arena_.UsualRegionChunks(size);
+  if (own) {
+    if (ClearCheapest(size, usual, own)) return true;
+    bytes_until_look_ = usual * arena_.chunk_bytes();
+    return false;
+  }
+  for (const uint32_t chunks : {usual, arena_.MinChunks(size)}) {
+    for (uint32_t looked = 0; looked < arena_.chunks(); looked += kWindowsPerLook) {
+      if (ClearCheapest(size, chunks, std::nullopt)) return true;
+    }
+  }
+  return false;
+}
+
+bool TierSpace::ClearCheapest(PlaceClass size, uint32_t chunks, const std::optional<Offer>& own) {
+  std::vector<Arena::Window> windows;
+  std::vector<Offer> offers;
+  for (const Arena::Window& window :
+       arena_.Windows(size, chunks, kWindowsPerLook, &window_cursor_)) {
+    if (const auto offer = Price(window)) {
+      windows.push_back(window);
+      offers.push_back(*offer);
+    }
+  }
+  const auto chosen = ChooseWindow(own, offers);
+  return chosen && Clear(windows[*chosen]);
+}
+
+// What a window is worth; nothing when one of its blocks is being read or written.
+std::optional<Offer> TierSpace::Price(Arena::Window window) const {
+  Offer offer{kNoScore, window.chunks * arena_.chunk_bytes()};
+  const bool clearable = arena_.ForEachOwner(window, [&](void* owner) {
+    const auto* entry = static_cast<const BlockEntry*>(owner);
+    if (entry->state.Load() != BlockState{BlockPhase::kResident, 0}) return false;
+    offer.worth = LogSum(offer.worth, Worth(entry->rank().score, entry->size.place_bytes));
+    return true;
+  });
+  if (!clearable) return std::nullopt;
+  return offer;
+}
+
+bool TierSpace::Clear(Arena::Window window) {
+  std::vector<BlockEntry*> entries;
+  arena_.ForEachOwner(window, [&](void* owner) {
+    entries.push_back(static_cast<BlockEntry*>(owner));
+    return true;
+  });
+  bool any = false;
+  for (BlockEntry* entry : entries) any |= Evict(entry, &counts_.evicted_region_move);
+  return any;
+}
+
+uint64_t TierSpace::bookkeeping_bytes() const {
+  uint64_t bytes = arena_.bookkeeping_bytes() + pool_.bytes() + ghosts_.bytes();
+  for (const auto& [size, order] : orders_) bytes += order.bytes() + sizeof(order);
+  return bytes;
+}
+
+}  // namespace terrace

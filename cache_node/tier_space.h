@@ -1,0 +1,80 @@
+// The places of one tier, and which block gives its place up for which: arena, order of eviction
+// and ghosts, composed by the rules of storage/tier_policy. Knows nothing of the bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/container/flat_hash_map.h"
+#include "storage/arena.h"
+#include "storage/block_index.h"
+#include "storage/eviction_order.h"
+#include "storage/frequency.h"
+#include "storage/tier_policy.h"
+
+namespace terrace {
+
+// Thread-compatible: the caller's lock, which is taken before the locks of the index and never
+// within them. Entries go back to the pool only here, so whoever holds the lock may look at any
+// entry that has a place, whatever its phase.
+class TierSpace {
+ public:
+  // `index` outlives this.
+  TierSpace(uint64_t bytes, uint64_t chunk_bytes, BlockIndex* index);
+
+  bool CanEverFit(PlaceClass size) const { return arena_.CanEverFit(size); }
+
+  // An entry in phase free with a place of its own, blocks evicted for it where need be. Null
+  // when nothing can be evicted now.
+  BlockEntry* Take(PlaceClass size);
+  // Gives back what was taken and never published; retired, without a reference.
+  void GiveBack(BlockEntry* entry);
+
+  // A block that has been published: from now on it may be evicted.
+  void Publish(BlockEntry* entry);
+  // A published block that was retired and has no reference left (BlockOutcome::kLast).
+  void Reclaim(BlockEntry* entry);
+  // Drops the block unless it is referenced; returns whether it did.
+  bool Drop(BlockEntry* entry);
+
+  // Evicts the block that stands lowest of all classes. Returns the bytes freed, 0 when none can
+  // go.
+  uint64_t EvictLowest();
+
+  // The score with which an evicted block went, forgotten by this; kNoScore for a stranger.
+  double RecallScore(const BlockKey& key) { return ghosts_.Recall(BlockIndex::Hash(key)); }
+
+  struct Counts {
+    uint64_t blocks = 0, value_bytes = 0;  // published
+    uint64_t evicted_for_space = 0, evicted_watermark = 0, evicted_region_move = 0;
+  };
+  const Counts& counts() const { return counts_; }
+  const Arena& arena() const { return arena_; }
+  // Places in use with what rounding and region tails cost; the rest can be handed out.
+  uint64_t occupied_bytes() const { return arena_.size() - arena_.allocatable_bytes(); }
+  double capacity_in_blocks() const {
+    return CapacityInBlocks(arena_.size(), arena_.places_in_use(), arena_.bytes_in_use());
+  }
+  uint64_t bookkeeping_bytes() const;
+
+ private:
+  bool MakeRoom(PlaceClass size);
+  bool EvictFirst(PlaceClass size, uint64_t* counter);
+  bool Evict(BlockEntry* entry, uint64_t* counter);
+  bool ClearWindow(PlaceClass size, const std::optional<Offer>& own);
+  bool ClearCheapest(PlaceClass size, uint32_t chunks, const std::optional<Offer>& own);
+  std::optional<Offer> Price(Arena::Window window) const;
+  bool Clear(Arena::Window window);
+
+  BlockIndex* const index_;
+  Arena arena_;
+  EntryPool pool_;
+  absl::flat_hash_map<PlaceClass, EvictionOrder> orders_;  // none is empty
+  GhostTable ghosts_;
+  Counts counts_;
+  uint32_t window_cursor_ = 0;
+  uint64_t bytes_until_look_ = 0;  // evicted for space before windows are priced again
+};
+
+}  // namespace terrace

@@ -1,0 +1,465 @@
+#include "cache_node/tiered_store.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <chrono>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "cache_node/host_memory.h"
+#include "cache_node/tier_space.h"
+#include "fmt/format.h"
+#include "proto/mutex.h"
+#include "proto/status.h"
+#include "storage/block_index.h"
+#include "storage/frequency.h"
+#include "storage/tier_policy.h"
+
+namespace terrace {
+namespace internal {
+namespace {
+
+constexpr uint64_t kChunkBytes = 2 << 20;
+// Blocks evicted by Tidy before it lets others at the lock.
+constexpr int kTidyBatch = 64;
+
+// Generations count on from the time of creation in nanoseconds. A store makes fewer than one
+// per nanosecond, so a later one starts above all that were given out before.
+uint64_t FirstGeneration() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
+}
+
+}  // namespace
+
+// Locks: space_mutex_ comes before the index's own (within TierSpace and Reserve), never after.
+// Keys enter the index under space_mutex_ only. Readers need the index's locks alone.
+class StoreImpl final : public TieredStore {
+ public:
+  StoreImpl(const TieredStoreOptions& options, HostMemory memory)
+      : memory_(std::move(memory)),
+        max_block_bytes_(options.max_block_bytes),
+        marks_{options.high_mark, options.low_mark},
+        space_(memory_.bytes().size(), kChunkBytes, &index_),
+        next_generation_(FirstGeneration()) {}
+  ~StoreImpl() override {
+    assert(referenced_blocks_.load() == 0 && "a BlockRef outlives the store");
+    assert(reserved_bytes_.load() == 0 && "a Reservation outlives the store");
+  }
+
+  MutableByteSpan memory() const override { return memory_.bytes(); }
+  uint32_t Match(std::span<const BlockKey> keys, bool count_use, std::vector<Tier>* tiers,
+                 std::vector<BlockRef>* refs) override;
+  BlockRef Acquire(const BlockKey& key) override;
+  void Touch(std::span<const BlockKey> keys) override;
+  std::vector<ReserveResult> Reserve(std::span<const BlockKey> keys,
+                                     std::span<const BlockShape> shapes,
+                                     std::span<const uint16_t> opaque_bytes,
+                                     std::span<const uint32_t> depths) override;
+  bool Evict(const BlockKey& key) override;
+  uint64_t Forget(NamespaceId ns, uint64_t limit) override;
+  bool Tidy() override;
+  std::optional<ResidentBlock> Find(const BlockKey& key) const override;
+  std::vector<ResidentBlock> Top(size_t count) const override;
+  TierStats Stats() const override;
+
+  // The other ends of BlockRef and Reservation.
+  void Release(BlockEntry* entry);
+  bool Publish(BlockEntry* entry, const Envelope& envelope);
+  void Abort(BlockEntry* entry);
+
+ private:
+  struct Counters {
+    std::atomic<uint64_t> hits{0}, misses{0};
+    std::atomic<uint64_t> puts{0}, puts_existing{0}, puts_no_space{0}, puts_never_fit{0},
+        puts_aborted{0};
+    std::atomic<uint64_t> forgotten{0};
+  };
+
+  // Adds a use; under the lock of the entry's shard, which makes it the only writer.
+  static void CountUse(BlockEntry& entry, double moment) {
+    entry.score.store(AddUse(entry.rank().score, moment), std::memory_order_relaxed);
+  }
+  static void Add(std::atomic<uint64_t>* counter, uint64_t count) {
+    counter->fetch_add(count, std::memory_order_relaxed);
+  }
+
+  // A reference to a resident entry, or an empty one; under the lock of its shard.
+  BlockRef Reference(BlockEntry& entry);
+  MutableByteSpan ValueOf(const BlockEntry& entry) const {
+    return memory_.bytes().subspan(entry.place.offset, entry.length);
+  }
+  // kExists or kPending, or nothing when the key is not in the index.
+  std::optional<ReserveOutcome> OutcomeOfPresent(const BlockKey& key, double moment);
+  ReserveResult ReserveOne(const BlockKey& key, const BlockShape& shape, uint16_t opaque_bytes,
+                           uint32_t depth, double moment);
+  ResidentBlock Describe(const BlockEntry& entry) const;
+
+  const HostMemory memory_;
+  const uint32_t max_block_bytes_;
+  const Watermarks marks_;
+
+  BlockIndex index_;
+  mutable Mutex space_mutex_;
+  TierSpace space_ ABSL_GUARDED_BY(space_mutex_);
+
+  DecayClock clock_{kHalfLifeTurnovers};
+  std::atomic<uint64_t> next_generation_;
+  std::atomic<uint64_t> referenced_blocks_{0};
+  std::atomic<uint64_t> reserved_bytes_{0};
+  Counters counters_;
+};
+
+// --- reading
+
+BlockRef StoreImpl::Reference(BlockEntry& entry) {
+  BlockRef ref;
+  const auto [before, outcome] = entry.state.Apply(BlockEvent::kAcquire);
+  if (outcome == BlockOutcome::kRefused) return ref;
+  if (before.references == 0) Add(&referenced_blocks_, 1);
+  ref.store_ = this;
+  ref.entry_ = &entry;
+  ref.envelope_ = memory_.bytes().subspan(entry.place.side_offset, entry.envelope_bytes);
+  ref.value_ = ValueOf(entry);
+  return ref;
+}
+
+uint32_t StoreImpl::Match(std::span<const BlockKey> keys, bool count_use, std::vector<Tier>* tiers,
+                          std::vector<BlockRef>* refs) {
+  // One moment for the whole path: parents have all the uses of their children, and equal scores
+  // are told apart by depth, so the order is as if it were touched leaf to root.
+  const double moment = clock_.Moment();
+  uint32_t run = 0;
+  for (const BlockKey& key : keys) {
+    bool readable = false;
+    index_.Visit(key, [&](BlockEntry& entry) {
+      if (refs != nullptr) {
+        BlockRef ref = Reference(entry);
+        readable = static_cast<bool>(ref);
+        if (readable) refs->push_back(std::move(ref));
+      } else {
+        readable = entry.state.Load().phase == BlockPhase::kResident;
+      }
+      if (readable && count_use) CountUse(entry, moment);
+    });
+    if (!readable) break;
+    if (tiers != nullptr) tiers->push_back(Tier::kHost);
+    ++run;
+  }
+  if (count_use) {
+    clock_.CountUses(run);
+    Add(&counters_.hits, run);
+    Add(&counters_.misses, keys.size() - run);
+  }
+  return run;
+}
+
+BlockRef StoreImpl::Acquire(const BlockKey& key) {
+  BlockRef ref;
+  index_.Visit(key, [&](BlockEntry& entry) { ref = Reference(entry); });
+  Add(ref ? &counters_.hits : &counters_.misses, 1);
+  return ref;
+}
+
+void StoreImpl::Touch(std::span<const BlockKey> keys) {
+  const double moment = clock_.Moment();
+  uint64_t uses = 0;
+  for (const BlockKey& key : keys) {
+    index_.Visit(key, [&](BlockEntry& entry) {
+      if (entry.state.Load().phase != BlockPhase::kResident) return;
+      CountUse(entry, moment);
+      ++uses;
+    });
+  }
+  clock_.CountUses(uses);
+}
+
+void StoreImpl::Release(BlockEntry* entry) {
+  const auto [before, outcome] = entry->state.Apply(BlockEvent::kRelease);
+  if (before.references == 1) referenced_blocks_.fetch_sub(1, std::memory_order_relaxed);
+  if (outcome != BlockOutcome::kLast) return;  // the entry may be anybody's from here on
+  MutexLock lock(&space_mutex_);
+  space_.Reclaim(entry);
+}
+
+// --- writing
+
+std::optional<ReserveOutcome> StoreImpl::OutcomeOfPresent(const BlockKey& key, double moment) {
+  ReserveOutcome outcome = ReserveOutcome::kPending;
+  const bool present = index_.Visit(key, [&](BlockEntry& entry) {
+    if (entry.state.Load().phase != BlockPhase::kResident) return;
+    outcome = ReserveOutcome::kExists;
+    CountUse(entry, moment);
+  });
+  if (!present) return std::nullopt;
+  Add(&counters_.puts_existing, 1);
+  return outcome;
+}
+
+ReserveResult StoreImpl::ReserveOne(const BlockKey& key, const BlockShape& shape,
+                                    uint16_t opaque_bytes, uint32_t depth, double moment) {
+  const size_t envelope_bytes = EnvelopeBytes(shape.segments, opaque_bytes);
+  const PlaceClass size = ClassFor(shape.length, envelope_bytes);
+  MutexLock lock(&space_mutex_);
+  if (const auto present = OutcomeOfPresent(key, moment)) return {*present, {}};
+  if (shape.length > max_block_bytes_ || !space_.CanEverFit(size)) {
+    Add(&counters_.puts_never_fit, 1);
+    return {ReserveOutcome::kNeverFits, {}};
+  }
+  BlockEntry* entry = space_.Take(size);
+  if (entry == nullptr) {
+    Add(&counters_.puts_no_space, 1);
+    return {ReserveOutcome::kNoSpace, {}};
+  }
+  entry->key = key;
+  entry->length = shape.length;
+  entry->depth = depth;
+  entry->envelope_bytes = static_cast<uint32_t>(envelope_bytes);
+  entry->score.store(AddUse(space_.RecallScore(key), moment), std::memory_order_relaxed);
+  entry->state.Apply(BlockEvent::kReserve);
+  index_.Insert(entry);
+  clock_.SetCapacity(space_.capacity_in_blocks());
+  Add(&reserved_bytes_, size.bytes());
+
+  ReserveResult result{ReserveOutcome::kReserved, {}};
+  result.reservation.store_ = this;
+  result.reservation.entry_ = entry;
+  result.reservation.generation_ = next_generation_.fetch_add(1, std::memory_order_relaxed);
+  result.reservation.key_ = key;
+  result.reservation.value_ = ValueOf(*entry);
+  return result;
+}
+
+std::vector<ReserveResult> StoreImpl::Reserve(std::span<const BlockKey> keys,
+                                              std::span<const BlockShape> shapes,
+                                              std::span<const uint16_t> opaque_bytes,
+                                              std::span<const uint32_t> depths) {
+  const double moment = clock_.Moment();
+  std::vector<ReserveResult> results;
+  results.reserve(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    results.push_back(ReserveOne(keys[i], shapes[i], opaque_bytes[i], depths[i], moment));
+  }
+  clock_.CountUses(keys.size());
+  return results;
+}
+
+bool StoreImpl::Publish(BlockEntry* entry, const Envelope& envelope) {
+  if (envelope.key != entry->key || envelope.shape.length != entry->length ||
+      envelope.checksums.size() != envelope.shape.segments ||
+      EnvelopeBytes(envelope.shape.segments, envelope.metadata.opaque.size()) !=
+          entry->envelope_bytes) {
+    std::abort();  // not the block that was reserved
+  }
+  const uint64_t bytes = entry->size.bytes();
+  envelope.EncodeTo(memory_.bytes().subspan(entry->place.side_offset, entry->envelope_bytes));
+  MutexLock lock(&space_mutex_);
+  const auto [before, outcome] = entry->state.Apply(BlockEvent::kPublish);
+  const bool published = before.phase == BlockPhase::kReserved;
+  if (published) {
+    space_.Publish(entry);
+  } else if (outcome == BlockOutcome::kLast) {
+    space_.GiveBack(entry);
+  }
+  reserved_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  Add(published ? &counters_.puts : &counters_.puts_aborted, 1);
+  return published;
+}
+
+void StoreImpl::Abort(BlockEntry* entry) {
+  const uint64_t bytes = entry->size.bytes();
+  MutexLock lock(&space_mutex_);
+  const bool erased = index_.EraseIf(entry->key, [entry](BlockEntry& found) {
+    return &found == entry && found.state.Apply(BlockEvent::kAbort).second == BlockOutcome::kLast;
+  });
+  // Forgotten while it was written: out of the index, and the writer's reference is the last.
+  if (!erased) entry->state.Apply(BlockEvent::kAbort);
+  space_.GiveBack(entry);
+  reserved_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  Add(&counters_.puts_aborted, 1);
+}
+
+// --- dropping
+
+bool StoreImpl::Evict(const BlockKey& key) {
+  MutexLock lock(&space_mutex_);
+  BlockEntry* entry = nullptr;
+  index_.Visit(key, [&](BlockEntry& found) { entry = &found; });
+  if (entry == nullptr) return true;
+  // Forget may retire it at this point; its memory stays while the lock is held.
+  if (!space_.Drop(entry)) return false;
+  Add(&counters_.forgotten, 1);
+  return true;
+}
+
+uint64_t StoreImpl::Forget(NamespaceId ns, uint64_t limit) {
+  uint64_t found = 0;
+  std::vector<BlockEntry*> unreferenced;
+  for (size_t shard = 0; shard < BlockIndex::kShards && found < limit; ++shard) {
+    unreferenced.clear();
+    index_.SweepShard(shard, [&](BlockEntry& entry) {
+      if (entry.key.ns != ns || found == limit) return false;
+      ++found;
+      if (entry.state.Apply(BlockEvent::kForget).second == BlockOutcome::kLast) {
+        unreferenced.push_back(&entry);
+      }
+      return true;
+    });
+    for (BlockEntry* entry : unreferenced) {
+      MutexLock lock(&space_mutex_);
+      space_.Reclaim(entry);
+    }
+  }
+  Add(&counters_.forgotten, found);
+  return found;
+}
+
+bool StoreImpl::Tidy() {
+  uint64_t to_free;
+  {
+    MutexLock lock(&space_mutex_);
+    to_free = BytesToFree(marks_, space_.occupied_bytes(), space_.arena().size());
+  }
+  bool any = false;
+  while (to_free > 0) {
+    MutexLock lock(&space_mutex_);
+    for (int i = 0; i < kTidyBatch && to_free > 0; ++i) {
+      const uint64_t freed = space_.EvictLowest();
+      if (freed == 0) return any;
+      any = true;
+      to_free -= std::min(to_free, freed);
+    }
+  }
+  return any;
+}
+
+// --- seeing
+
+ResidentBlock StoreImpl::Describe(const BlockEntry& entry) const {
+  return {entry.key, entry.length, entry.rank().score - clock_.Now(), entry.depth,
+          entry.state.Load().references};
+}
+
+std::optional<ResidentBlock> StoreImpl::Find(const BlockKey& key) const {
+  std::optional<ResidentBlock> row;
+  index_.Visit(key, [&](BlockEntry& entry) {
+    if (entry.state.Load().phase == BlockPhase::kResident) row = Describe(entry);
+  });
+  return row;
+}
+
+std::vector<ResidentBlock> StoreImpl::Top(size_t count) const {
+  const auto higher = [](const ResidentBlock& a, const ResidentBlock& b) {
+    return GivenUpBefore({b.score, b.depth}, {a.score, a.depth});
+  };
+  std::vector<ResidentBlock> rows;  // a heap whose front is the lowest of those kept
+  for (size_t shard = 0; shard < BlockIndex::kShards && count > 0; ++shard) {
+    index_.VisitShard(shard, [&](const BlockEntry& entry) {
+      if (entry.state.Load().phase != BlockPhase::kResident) return;
+      const ResidentBlock row = Describe(entry);
+      if (rows.size() == count) {
+        if (!higher(row, rows.front())) return;
+        std::ranges::pop_heap(rows, higher);
+        rows.pop_back();
+      }
+      rows.push_back(row);
+      std::ranges::push_heap(rows, higher);
+    });
+  }
+  std::ranges::sort_heap(rows, higher);
+  return rows;
+}
+
+TierStats StoreImpl::Stats() const {
+  TierStats stats;
+  stats.index_bytes = index_.bytes();
+  {
+    MutexLock lock(&space_mutex_);
+    const TierSpace::Counts& counts = space_.counts();
+    stats.capacity_bytes = space_.arena().size();
+    stats.value_bytes = counts.value_bytes;
+    stats.occupied_bytes = space_.occupied_bytes();
+    stats.blocks = counts.blocks;
+    stats.index_bytes += space_.bookkeeping_bytes();
+    stats.evicted_for_space = counts.evicted_for_space;
+    stats.evicted_watermark = counts.evicted_watermark;
+    stats.evicted_region_move = counts.evicted_region_move;
+  }
+  stats.reserved_bytes = reserved_bytes_.load(std::memory_order_relaxed);
+  stats.referenced_blocks = referenced_blocks_.load(std::memory_order_relaxed);
+  stats.hits = counters_.hits.load(std::memory_order_relaxed);
+  stats.misses = counters_.misses.load(std::memory_order_relaxed);
+  stats.puts = counters_.puts.load(std::memory_order_relaxed);
+  stats.puts_existing = counters_.puts_existing.load(std::memory_order_relaxed);
+  stats.puts_no_space = counters_.puts_no_space.load(std::memory_order_relaxed);
+  stats.puts_never_fit = counters_.puts_never_fit.load(std::memory_order_relaxed);
+  stats.puts_aborted = counters_.puts_aborted.load(std::memory_order_relaxed);
+  stats.forgotten = counters_.forgotten.load(std::memory_order_relaxed);
+  stats.turnovers = clock_.Turnovers();
+  return stats;
+}
+
+}  // namespace internal
+
+BlockRef& BlockRef::operator=(BlockRef&& other) noexcept {
+  if (this == &other) return *this;
+  Release();
+  store_ = std::exchange(other.store_, nullptr);
+  entry_ = std::exchange(other.entry_, nullptr);
+  envelope_ = std::exchange(other.envelope_, {});
+  value_ = std::exchange(other.value_, {});
+  return *this;
+}
+
+void BlockRef::Release() {
+  if (store_ == nullptr) return;
+  auto* store = std::exchange(store_, nullptr);
+  envelope_ = value_ = {};
+  store->Release(static_cast<BlockEntry*>(std::exchange(entry_, nullptr)));
+}
+
+Reservation& Reservation::operator=(Reservation&& other) noexcept {
+  if (this == &other) return *this;
+  Abort();
+  store_ = std::exchange(other.store_, nullptr);
+  entry_ = std::exchange(other.entry_, nullptr);
+  generation_ = std::exchange(other.generation_, 0);
+  key_ = other.key_;
+  value_ = std::exchange(other.value_, {});
+  return *this;
+}
+
+bool Reservation::Publish(Envelope envelope) {
+  envelope.generation = std::exchange(generation_, 0);
+  value_ = {};
+  auto* store = std::exchange(store_, nullptr);
+  return store->Publish(static_cast<BlockEntry*>(std::exchange(entry_, nullptr)), envelope);
+}
+
+void Reservation::Abort() {
+  if (store_ == nullptr) return;
+  generation_ = 0;
+  value_ = {};
+  auto* store = std::exchange(store_, nullptr);
+  store->Abort(static_cast<BlockEntry*>(std::exchange(entry_, nullptr)));
+}
+
+absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Create(TieredStoreOptions options) {
+  TERRACE_RETURN_IF_ERROR(Validate(Watermarks{options.high_mark, options.low_mark}));
+  if (options.host_bytes < internal::kChunkBytes) {
+    return absl::InvalidArgumentError(fmt::format("host_bytes is {}; at least {} are needed",
+                                                  options.host_bytes, internal::kChunkBytes));
+  }
+  if (options.max_block_bytes < kMinBlockBytes || options.max_block_bytes > kMaxBlockBytes) {
+    return absl::InvalidArgumentError(fmt::format("max_block_bytes is {}; {} to {} are accepted",
+                                                  options.max_block_bytes, kMinBlockBytes,
+                                                  kMaxBlockBytes));
+  }
+  const uint64_t bytes = options.host_bytes / internal::kChunkBytes * internal::kChunkBytes;
+  TERRACE_ASSIGN_OR_RETURN(HostMemory memory, HostMemory::Create(bytes, options.progress));
+  return std::make_unique<internal::StoreImpl>(options, std::move(memory));
+}
+
+}  // namespace terrace

@@ -1,0 +1,61 @@
+// What a tier keeps and what it gives up, as pure functions over plain values: no clock, no I/O,
+// no thread. The node and the trace simulator (tests/sim) decide by these and by nothing else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "absl/status/status.h"
+
+namespace terrace {
+
+// In turnovers. Chosen on traces: docs/decisions/0005-half-life.md.
+constexpr double kHalfLifeTurnovers = 1.5;
+
+// A block's standing within its tier.
+struct Rank {
+  double score = 0;    // storage/frequency.h
+  uint32_t depth = 0;  // index in its chain
+};
+
+// Whether `a` is given up before `b`.
+inline bool GivenUpBefore(const Rank& a, const Rank& b) {
+  return a.score != b.score ? a.score < b.score : a.depth > b.depth;
+}
+
+// Shares of a tier's bytes: eviction in the background starts above `high` and ends at `low`.
+struct Watermarks {
+  double high = 0;
+  double low = 0;
+};
+
+// OK when 0 < low <= high <= 1; InvalidArgument names high_mark and low_mark.
+absl::Status Validate(const Watermarks& marks);
+
+// Bytes that background eviction frees now: none up to the high mark, else down to the low one.
+uint64_t BytesToFree(const Watermarks& marks, uint64_t occupied_bytes, uint64_t capacity_bytes);
+
+// Blocks that a tier holds when full, judged by those it holds now; the unit of a turnover.
+double CapacityInBlocks(uint64_t capacity_bytes, uint64_t blocks, uint64_t place_bytes);
+
+// log2 of what a block is worth: its uses, each as much as the bytes that were not computed or
+// fetched again. So no class starves because its blocks are large.
+double Worth(double score, uint64_t bytes);
+
+// Something that may be given up to make room.
+struct Offer {
+  double worth = 0;    // LogSum over its blocks; kNoScore when it holds none
+  uint64_t bytes = 0;  // of memory
+
+  double worth_per_byte() const;
+};
+
+// A block needs a place of its size and none is free. Either its own size's first victim goes
+// (`own`, where there is one), or a stretch of memory cut for another size is cleared (one of
+// `windows`): whichever is worth least per byte, the own victim on equal terms. Returns the index
+// of the window to clear, or nothing for the own victim (or when there is no offer at all).
+std::optional<size_t> ChooseWindow(const std::optional<Offer>& own, std::span<const Offer> windows);
+
+}  // namespace terrace
