@@ -237,7 +237,12 @@ void ColdFolder::OnWritten(ColdWrite* write, const absl::Status& status) {
       writer_wakes_.SignalAll();
       return;
     }
-    extents_.SetAside(SlotOf(table_[write->index]));
+    const Slot slot = SlotOf(table_[write->index]);
+    if (absl::IsResourceExhausted(status)) {
+      extents_.Free(slot);
+    } else {
+      extents_.SetAside(slot);
+    }
     table_.Erase(write->index);
     stats_.puts_failed += 1;
     if (++write_errors_ >= kMaxWriteErrors) WritesFailedLocked(status, kDevicePause);
