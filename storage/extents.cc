@@ -145,7 +145,8 @@ std::vector<uint32_t> Extents::CandidatesToRecut(uint32_t length) {
   std::vector<uint32_t> candidates;
   if (count() == 0) return candidates;
   const PlaceClass wanted = ClassOf(SlotPages(length));
-  for (const auto& window : arena_.Windows(wanted, 1, kRecutCandidates, &recut_cursor_)) {
+  const size_t looks = std::min<size_t>(kRecutCandidates, count());
+  for (const auto& window : arena_.Windows(wanted, 1, looks, &recut_cursor_)) {
     candidates.push_back(window.first);
   }
   return candidates;
