@@ -45,7 +45,7 @@ void TierSpace::GiveBack(BlockEntry* entry) {
 }
 
 void TierSpace::Publish(BlockEntry* entry) {
-  orders_[entry->size].Insert(entry);
+  classes_[entry->size].order.Insert(entry);
   counts_.blocks += 1;
   counts_.value_bytes += entry->length;
 }
@@ -53,9 +53,9 @@ void TierSpace::Publish(BlockEntry* entry) {
 void TierSpace::Reclaim(BlockEntry* entry) {
   // An eviction that met the block after it was retired has taken it out of the order already.
   if (entry->position != Ranked::kNotOrdered) {
-    const auto order = orders_.find(entry->size);
-    order->second.Remove(entry);
-    if (order->second.empty()) orders_.erase(order);
+    const auto own = classes_.find(entry->size);
+    own->second.order.Remove(entry);
+    if (own->second.order.empty()) classes_.erase(own);
   }
   counts_.blocks -= 1;
   counts_.value_bytes -= entry->length;
@@ -85,22 +85,22 @@ bool TierSpace::EvictFirst(PlaceClass size, uint64_t* counter) {
   absl::InlinedVector<BlockEntry*, 8> passed_over;
   bool evicted = false;
   while (!evicted && passed_over.size() < kMostPassedOver) {
-    const auto order = orders_.find(size);
-    Ranked* first = order == orders_.end() ? nullptr : order->second.First();
+    const auto own = classes_.find(size);
+    Ranked* first = own == classes_.end() ? nullptr : own->second.order.First();
     if (first == nullptr) break;
     auto* entry = static_cast<BlockEntry*>(first);
     evicted = Evict(entry, counter);
     if (evicted) break;
-    order->second.Remove(entry);
+    own->second.order.Remove(entry);
     passed_over.push_back(entry);
   }
-  for (BlockEntry* entry : passed_over) orders_[size].Insert(entry);
+  for (BlockEntry* entry : passed_over) classes_[size].order.Insert(entry);
   return evicted;
 }
 
 uint64_t TierSpace::EvictLowest() {
   absl::InlinedVector<std::pair<Rank, PlaceClass>, 8> firsts;
-  for (auto& [size, order] : orders_) firsts.emplace_back(order.First()->rank(), size);
+  for (auto& [size, own] : classes_) firsts.emplace_back(own.order.First()->rank(), size);
   std::ranges::sort(firsts, GivenUpBefore, &std::pair<Rank, PlaceClass>::first);
   for (const auto& [rank, size] : firsts) {
     if (EvictFirst(size, &counts_.evicted_watermark)) return size.bytes();
@@ -111,30 +111,27 @@ uint64_t TierSpace::EvictLowest() {
 // Frees a place of the class, or a stretch of chunks for a new region. False when nothing can be
 // evicted now.
 bool TierSpace::MakeRoom(PlaceClass size) {
-  std::optional<Offer> own;
-  if (const auto order = orders_.find(size); order != orders_.end()) {
-    const double score = order->second.First()->rank().score;
-    own = Offer{Worth(score, size.place_bytes), size.bytes()};
-  }
   const bool others = arena_.HoldsOtherClasses(size);
-  if (others && own && bytes_until_look_ == 0 && ClearWindow(size, own)) return true;
-  if (own && EvictFirst(size, &counts_.evicted_for_space)) {
-    bytes_until_look_ -= std::min(bytes_until_look_, size.bytes());
-    return true;
+  const auto own = classes_.find(size);
+  if (own != classes_.end()) {
+    if (others && own->second.bytes_until_look == 0) {
+      const Offer first{Worth(own->second.order.First()->rank().score, size.place_bytes),
+                        size.bytes()};
+      if (ClearWindow(size, first)) return true;
+      own->second.bytes_until_look = arena_.UsualRegionChunks(size) * arena_.chunk_bytes();
+    }
+    own->second.bytes_until_look -= std::min(own->second.bytes_until_look, size.bytes());
+    if (EvictFirst(size, &counts_.evicted_for_space)) return true;
   }
   return others && ClearWindow(size, std::nullopt);
 }
 
-// Clears a window that is worth less per byte than `own`. With an own victim one look is enough,
-// and after a vain one the next waits until as much was evicted as a window holds. Without, the
+// Clears a window that is worth less per byte than `own`; then one look is enough, and after a
+// vain one the next waits until as much was evicted as a window holds. Without an own victim the
 // newcomer depends on it and the whole arena is gone through, for a long region, then for any.
 bool TierSpace::ClearWindow(PlaceClass size, const std::optional<Offer>& own) {
   const uint32_t usual = arena_.UsualRegionChunks(size);
-  if (own) {
-    if (ClearCheapest(size, usual, own)) return true;
-    bytes_until_look_ = usual * arena_.chunk_bytes();
-    return false;
-  }
+  if (own) return ClearCheapest(size, usual, own);
   for (const uint32_t chunks : {usual, arena_.MinChunks(size)}) {
     for (uint32_t looked = 0; looked < arena_.chunks(); looked += kWindowsPerLook) {
       if (ClearCheapest(size, chunks, std::nullopt)) return true;
@@ -183,7 +180,7 @@ bool TierSpace::Clear(Arena::Window window) {
 
 uint64_t TierSpace::bookkeeping_bytes() const {
   uint64_t bytes = arena_.bookkeeping_bytes() + pool_.bytes() + ghosts_.bytes();
-  for (const auto& [size, order] : orders_) bytes += order.bytes() + sizeof(order);
+  for (const auto& [size, own] : classes_) bytes += own.order.bytes() + sizeof(own);
   return bytes;
 }
 

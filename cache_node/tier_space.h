@@ -59,6 +59,11 @@ class TierSpace {
   uint64_t bookkeeping_bytes() const;
 
  private:
+  struct Class {
+    EvictionOrder order;
+    uint64_t bytes_until_look = 0;  // evicted for space before windows are priced again
+  };
+
   bool MakeRoom(PlaceClass size);
   bool EvictFirst(PlaceClass size, uint64_t* counter);
   bool Evict(BlockEntry* entry, uint64_t* counter);
@@ -70,11 +75,10 @@ class TierSpace {
   BlockIndex* const index_;
   Arena arena_;
   EntryPool pool_;
-  absl::flat_hash_map<PlaceClass, EvictionOrder> orders_;  // none is empty
+  absl::flat_hash_map<PlaceClass, Class> classes_;  // those with a published block
   GhostTable ghosts_;
   Counts counts_;
   uint32_t window_cursor_ = 0;
-  uint64_t bytes_until_look_ = 0;  // evicted for space before windows are priced again
 };
 
 }  // namespace terrace

@@ -64,6 +64,7 @@ class StoreImpl final : public TieredStore {
   std::optional<ResidentBlock> Find(const BlockKey& key) const override;
   std::vector<ResidentBlock> Top(size_t count) const override;
   TierStats Stats() const override;
+  std::map<NamespaceId, NamespaceUsage> UsageByNamespace() const override;
 
   // The other ends of BlockRef and Reservation.
   void Release(BlockEntry* entry);
@@ -159,7 +160,6 @@ uint32_t StoreImpl::Match(std::span<const BlockKey> keys, bool count_use, std::v
 BlockRef StoreImpl::Acquire(const BlockKey& key) {
   BlockRef ref;
   index_.Visit(key, [&](BlockEntry& entry) { ref = Reference(entry); });
-  Add(ref ? &counters_.hits : &counters_.misses, 1);
   return ref;
 }
 
@@ -289,7 +289,7 @@ bool StoreImpl::Evict(const BlockKey& key) {
   index_.Visit(key, [&](BlockEntry& found) { entry = &found; });
   if (entry == nullptr) return true;
   // Forget may retire it at this point; its memory stays while the lock is held.
-  if (!space_.Drop(entry)) return false;
+  if (!space_.Drop(entry)) return !index_.Visit(key, [](BlockEntry&) {});
   Add(&counters_.forgotten, 1);
   return true;
 }
@@ -370,6 +370,19 @@ std::vector<ResidentBlock> StoreImpl::Top(size_t count) const {
   }
   std::ranges::sort_heap(rows, higher);
   return rows;
+}
+
+std::map<NamespaceId, NamespaceUsage> StoreImpl::UsageByNamespace() const {
+  std::map<NamespaceId, NamespaceUsage> usage;
+  for (size_t shard = 0; shard < BlockIndex::kShards; ++shard) {
+    index_.VisitShard(shard, [&](const BlockEntry& entry) {
+      if (entry.state.Load().phase != BlockPhase::kResident) return;
+      NamespaceUsage& sum = usage[entry.key.ns];
+      ++sum.blocks;
+      sum.value_bytes += entry.length;
+    });
+  }
+  return usage;
 }
 
 TierStats StoreImpl::Stats() const {

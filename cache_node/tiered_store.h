@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -106,13 +107,18 @@ struct TierStats {
   uint64_t blocks = 0;
   uint64_t referenced_blocks = 0;  // leased or being sent
   uint64_t index_bytes = 0;        // index, eviction order, arena and ghosts, counted
-  uint64_t hits = 0, misses = 0;   // blocks asked for by Acquire and by Match with count_use
+  uint64_t hits = 0, misses = 0;   // blocks asked for by Match with count_use, each once
   uint64_t puts = 0;               // published
   uint64_t puts_existing = 0;      // kExists and kPending
   uint64_t puts_no_space = 0, puts_never_fit = 0, puts_aborted = 0;
   uint64_t evicted_for_space = 0, evicted_watermark = 0, evicted_region_move = 0;
   uint64_t forgotten = 0;  // because somebody asked: Evict, Forget
   double turnovers = 0;    // the policy's clock
+};
+
+struct NamespaceUsage {
+  uint64_t blocks = 0;
+  uint64_t value_bytes = 0;
 };
 
 struct TieredStoreOptions {
@@ -166,6 +172,9 @@ class TieredStore {
   virtual std::optional<ResidentBlock> Find(const BlockKey& key) const = 0;
   virtual std::vector<ResidentBlock> Top(size_t count) const = 0;  // highest score first
   virtual TierStats Stats() const = 0;
+  // The resident blocks of each namespace that has any. Visits every block: for operators, not for
+  // the way of a request.
+  virtual std::map<NamespaceId, NamespaceUsage> UsageByNamespace() const = 0;
 };
 
 }  // namespace terrace

@@ -27,6 +27,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -34,6 +35,7 @@
 #include "absl/time/time.h"
 #include "client/chain.h"
 #include "proto/block.h"
+#include "proto/block_key.h"
 #include "proto/bytes.h"
 
 namespace terrace {
@@ -46,7 +48,8 @@ struct ClientOptions {
   std::string ca_file, cert_file, key_file;
   std::string transport = "auto";  // "auto", "tcp", "rdma"
   absl::Duration connect_timeout = absl::Seconds(5);
-  // Operations waiting for the node at most; past it they end at once with kOverloaded.
+  // Operations at most that wait for the node, or (with `notify`) to be polled; past it they end
+  // at once with kOverloaded.
   uint32_t max_operations = 1024;
 };
 
@@ -74,7 +77,7 @@ struct NamespaceDefinition {
 
 enum class Outcome : uint8_t {
   kOk,          // Get: bytes in place and verified. Put: published, or there already
-  kMiss,        // Get: not there, or the node cannot be reached
+  kMiss,        // Get: not there. Get and Put: the node cannot be reached
   kAskAgain,    // Get: on its way to the node
   kNoSpace,     // Put: nothing can be evicted now
   kCorrupt,     // bytes or envelope failed the check (counted); as good as a miss
@@ -89,7 +92,7 @@ const char* ToString(Outcome outcome);
 struct BlockResult {
   Outcome outcome = Outcome::kMiss;
   bool existed = false;     // Put: nothing was transferred
-  Tier tier = Tier::kNone;  // Get: where it was served from
+  Tier tier = Tier::kNone;  // Prefetch: where it was found
   uint64_t generation = 0;  // Get, kOk
   BlockMetadata metadata;   // Get, kOk
   std::string message;      // kInvalid, kRefused, kCorrupt
@@ -117,7 +120,7 @@ class Operation;
 
 struct OperationOptions {
   absl::Duration timeout = absl::Seconds(1);
-  // Called once when done, on the I/O thread. May be empty.
+  // Called once when done, on the I/O thread; must neither block nor Cancel. May be empty.
   std::function<void(Operation)> callback;
   // Reported through Client::completion_fd() and Client::Poll().
   bool notify = false;
@@ -194,18 +197,24 @@ struct ClientStats {
   uint64_t reconnects = 0;
   uint64_t gets = 0, get_bytes = 0, puts = 0, put_bytes = 0;
   uint64_t misses = 0, corrupt = 0, timeouts = 0, operations_in_flight = 0;
+  // Grows when a reconnect finds a namespace with another id or secret: the node had forgotten
+  // it. Namespaces and chains from before are refused from then on (Get and Put: kRefused,
+  // Match: 0 blocks); open the namespace again and build chains anew.
+  uint64_t namespace_epoch = 0;
 };
 
 class Client {
  public:
   // Blocks until a session and a data connection are up. Unavailable names the address;
-  // Unauthenticated, DeadlineExceeded. After this the client reconnects by itself; meanwhile
-  // operations end at once as misses.
+  // Unauthenticated, DeadlineExceeded; InvalidArgument names a file or option. After this the
+  // client reconnects by itself and opens its namespaces again; meanwhile operations end at once
+  // as misses.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   // Ends what is in flight (kCancelled), then returns; at most one second.
   virtual ~Client() = default;
 
-  // Blocks. FailedPrecondition names each field that differs from the existing definition.
+  // Blocks, at most ClientOptions::connect_timeout. FailedPrecondition names each field that
+  // differs from the existing definition; NotFound; Unavailable, DeadlineExceeded.
   virtual absl::StatusOr<Namespace> OpenNamespace(const NamespaceDefinition& definition) = 0;
 
   // Optional: lets RDMA reach the memory without a copy. The memory outlives its registration.

@@ -1,6 +1,6 @@
 // Messages between processes: a small frame, and optionally one block's bytes.
 //
-// A Transport is one event loop on one thread. It sleeps in epoll when nothing is in flight (an
+// A Transport is one event loop on one thread. It sleeps when nothing is in flight (an
 // idle one uses no CPU). A process has one per data thread; they are never shared by threads.
 //
 // Send carries `frame` (at most kMaxFrameBytes) and a payload of up to kMaxBlockBytes, gathered
@@ -75,14 +75,14 @@ struct OutgoingMessage {
 };
 
 struct TransportStats {
-  std::string profile;               // "tcp", "rdma" or "loopback", with the lanes in use
-  uint64_t connections = 0;          // open now
-  uint64_t bytes_sent = 0;           // payload and frames
+  std::string profile;       // "tcp", "rdma" or "loopback", with the lanes in use
+  uint64_t connections = 0;  // open now
+  uint64_t bytes_sent = 0;   // payload and frames
   uint64_t bytes_received = 0;
   uint64_t messages_sent = 0;
   uint64_t messages_received = 0;
-  uint64_t malformed = 0;            // broken transport headers, each closed its connection
-  uint64_t payload_in_flight = 0;    // bytes handed to the wire and not yet completed
+  uint64_t malformed = 0;          // broken transport headers, each closed its connection
+  uint64_t payload_in_flight = 0;  // bytes handed to the wire and not yet completed
 };
 
 class Transport {

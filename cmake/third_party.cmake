@@ -35,9 +35,11 @@ terrace_imported(ucx ${UCX_INCLUDE} "${UCP_LIBRARY};${UCS_LIBRARY}")
 find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 terrace_imported(cli11 ${CLI11_INCLUDE} "")
 
+# By pkg-config, for its definitions: without them the header's classes have other sizes than the
+# library's.
+pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET GLOBAL cpp-httplib)
 find_path(HTTPLIB_INCLUDE httplib.h REQUIRED)
-find_library(HTTPLIB_LIBRARY cpp-httplib)
-terrace_imported(httplib ${HTTPLIB_INCLUDE} "$<$<BOOL:${HTTPLIB_LIBRARY}>:${HTTPLIB_LIBRARY}>")
+terrace_imported(httplib ${HTTPLIB_INCLUDE} PkgConfig::HTTPLIB)
 
 find_path(JSON_INCLUDE nlohmann/json.hpp REQUIRED)
 terrace_imported(json ${JSON_INCLUDE} "")

@@ -116,7 +116,8 @@ void Flags::Footer(const std::string& text) { impl_->app->footer(text); }
 
 Flags* Flags::AddCommand(const std::string& name, const std::string& help) {
   impl_->app->require_subcommand(1);
-  CLI::App* command = impl_->app->add_subcommand(name, help);
+  // Flags of the program may also stand behind the command.
+  CLI::App* command = impl_->app->add_subcommand(name, help)->fallthrough();
   impl_->commands.emplace_back(new Flags(command));
   return impl_->commands.back().get();
 }

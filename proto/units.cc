@@ -54,9 +54,13 @@ absl::StatusOr<absl::Duration> ParseDuration(std::string_view text) {
 }
 
 std::string FormatCount(uint64_t count) {
-  std::string digits = std::to_string(count);
-  for (int i = static_cast<int>(digits.size()) - 3; i > 0; i -= 3) digits.insert(i, ",");
-  return digits;
+  const std::string digits = std::to_string(count);
+  std::string grouped;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) grouped.push_back(',');
+    grouped.push_back(digits[i]);
+  }
+  return grouped;
 }
 
 }  // namespace terrace

@@ -293,14 +293,17 @@ ArenaStats Arena::Stats() const {
   for (const auto& [size, state] : classes_) {
     stats.classes.push_back({size, state.regions, state.places, state.used});
   }
-  std::ranges::sort(stats.classes, {}, &ArenaStats::Class::size);
+  std::ranges::sort(stats.classes, {}, [](const ArenaStats::Class& c) {
+    return std::pair(c.size.place_bytes, c.size.side_bytes);
+  });
   stats.chunks = chunks();
   stats.free_chunks = free_chunks_;
   for (const auto& [first, length] : free_runs_) {
     stats.longest_free_run = std::max<uint64_t>(stats.longest_free_run, length);
   }
   if (free_chunks_ > 0) {
-    stats.fragmentation = 1 - static_cast<double>(stats.longest_free_run) / free_chunks_;
+    stats.fragmentation =
+        1 - static_cast<double>(stats.longest_free_run) / static_cast<double>(free_chunks_);
   }
   return stats;
 }

@@ -30,7 +30,7 @@ struct PlaceClass {
   uint32_t side_bytes = 0;   // one of kSideSizes
 
   uint64_t bytes() const { return uint64_t{place_bytes} + side_bytes; }
-  auto operator<=>(const PlaceClass&) const = default;
+  bool operator==(const PlaceClass&) const = default;
   template <typename H>
   friend H AbslHashValue(H state, const PlaceClass& c) {
     return H::combine(std::move(state), c.place_bytes, c.side_bytes);

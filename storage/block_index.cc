@@ -134,7 +134,7 @@ void EntryPool::Give(BlockEntry* entry) { free_.push_back(entry); }
 
 uint64_t EntryPool::bytes() const {
   return slabs_.size() * sizeof(*slabs_[0]) + slabs_.capacity() * sizeof(slabs_[0]) +
-         free_.capacity() * sizeof(BlockEntry*);
+         free_.capacity() * sizeof(void*);
 }
 
 uint64_t BlockIndex::Hash(const BlockKey& key) {
@@ -186,7 +186,7 @@ uint64_t BlockIndex::bytes() const {
   for (const Shard& shard : shards_) {
     MutexLock lock(&shard.mutex);
     // One pointer and one control byte per slot.
-    bytes += shard.entries.capacity() * (sizeof(BlockEntry*) + 1);
+    bytes += shard.entries.capacity() * (sizeof(void*) + 1);
   }
   return bytes;
 }

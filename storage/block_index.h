@@ -44,16 +44,15 @@ enum class BlockOutcome : uint8_t {
 
 // The state is a phase and a count of references. `n` is at least 1 below.
 //
-// event    free        reserved       resident, 0    resident, n     retired, 0   retired, n
-// -------  ----------  -------------  -------------  --------------  -----------  -----------------
-// reserve  reserved    impossible     impossible     impossible      impossible   impossible
-// publish  impossible  resident, 0    impossible     impossible      impossible   as release *
-// abort    impossible  retired, 0 L   impossible     impossible      impossible   as release *
-// acquire  refused     refused        resident, 1    resident, n+1   refused      refused
-// release  impossible  impossible     impossible     resident, n-1   impossible   retired, n-1 (L
-// at 0) retire   refused     refused        retired, 0 L   refused         refused      refused
-// forget   refused     retired, 1     retired, 0 L   retired, n      refused      refused
-// reclaim  impossible  impossible     impossible     impossible      free         impossible
+//          free        reserved      resident, 0   resident, n    retired, 0  retired, n
+// reserve  reserved    impossible    impossible    impossible     impossible  impossible
+// publish  impossible  resident, 0   impossible    impossible     impossible  as release *
+// abort    impossible  retired, 0 L  impossible    impossible     impossible  as release *
+// acquire  refused     refused       resident, 1   resident, n+1  refused     refused
+// release  impossible  impossible    impossible    resident, n-1  impossible  retired, n-1 (0: L)
+// retire   refused     refused       retired, 0 L  refused        refused     refused
+// forget   refused     retired, 1    retired, 0 L  retired, n     refused     refused
+// reclaim  impossible  impossible    impossible    impossible     free        impossible
 //
 // L: kLast, exactly one thread gets it. *: a block that is forgotten while it is written keeps
 // one reference, the writer's, until the writer comes to publish or abort.

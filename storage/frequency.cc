@@ -5,40 +5,54 @@
 namespace terrace {
 
 void GhostTable::Reserve(uint64_t blocks) {
-  if (blocks <= slots_.size()) return;
-  const uint64_t slots = std::bit_ceil(std::max<uint64_t>(blocks, kBucketSlots));
-  slots_ = std::vector<Slot>(slots);
+  // Of two buckets the emptier is taken: over 60 % of the slots are filled before both are full.
+  const uint64_t needed = std::max<uint64_t>(blocks * 5 / 3, kBucketSlots);
+  if (needed <= slots_.size()) return;
+  slots_ = std::vector<Slot>(std::bit_ceil(needed), Slot{0, kNothing});
+  horizon_ = kNothing;
 }
 
-GhostTable::Slot* GhostTable::Bucket(uint64_t hash) {
+GhostTable::Bucket GhostTable::BucketAt(uint64_t hash) {
   const uint64_t buckets = slots_.size() / kBucketSlots;  // a power of two
-  return &slots_[((hash >> 32) & (buckets - 1)) * kBucketSlots];
+  return Bucket(&slots_[((hash >> 32) & (buckets - 1)) * kBucketSlots], kBucketSlots);
+}
+
+GhostTable::Slot* GhostTable::Find(uint64_t hash) {
+  for (const uint64_t h : {hash, SecondHash(hash)}) {
+    for (Slot& slot : BucketAt(h)) {
+      if (slot.tag == static_cast<uint32_t>(hash) && slot.score > horizon_) return &slot;
+    }
+  }
+  return nullptr;
+}
+
+GhostTable::Slot* GhostTable::Lowest(Bucket bucket) {
+  return &*std::ranges::min_element(bucket, {}, &Slot::score);
 }
 
 void GhostTable::Remember(uint64_t hash, double score) {
   if (slots_.empty()) return;
-  Slot* bucket = Bucket(hash);
-  Slot* chosen = bucket;
-  for (Slot* slot = bucket; slot != bucket + kBucketSlots; ++slot) {
-    if (slot->tag == 0 || slot->tag == Tag(hash)) {
-      chosen = slot;
-      break;
-    }
-    if (slot->score < chosen->score) chosen = slot;
+  const Slot ghost{static_cast<uint32_t>(hash), static_cast<float>(score)};
+  Slot* slot = Find(hash);
+  if (slot == nullptr) {
+    const Bucket first = BucketAt(hash), second = BucketAt(SecondHash(hash));
+    const auto forgotten = [this](const Slot& s) { return s.score <= horizon_; };
+    const bool in_first =
+        std::ranges::count_if(first, forgotten) >= std::ranges::count_if(second, forgotten);
+    slot = Lowest(in_first ? first : second);
+    horizon_ = std::max(horizon_, std::min(slot->score, ghost.score));
+    if (ghost.score <= horizon_) return;
   }
-  *chosen = {Tag(hash), static_cast<float>(score)};
+  *slot = ghost;
 }
 
 double GhostTable::Recall(uint64_t hash) {
   if (slots_.empty()) return kNoScore;
-  Slot* bucket = Bucket(hash);
-  for (Slot* slot = bucket; slot != bucket + kBucketSlots; ++slot) {
-    if (slot->tag != Tag(hash)) continue;
-    const double score = slot->score;
-    *slot = {};
-    return score;
-  }
-  return kNoScore;
+  Slot* slot = Find(hash);
+  if (slot == nullptr) return kNoScore;
+  const double score = slot->score;
+  slot->score = kNothing;
+  return score;
 }
 
 }  // namespace terrace

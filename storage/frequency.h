@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 namespace terrace {
@@ -59,13 +60,14 @@ class DecayClock {
 };
 
 // Remembers the scores of evicted blocks, so that a block which returns continues where it was
-// instead of starting as a stranger. Bounded: a full bucket forgets its lowest score. A chance
-// agreement of two blocks' hashes (1 in 2^32 per slot looked at) only lends one the other's
-// score. The caller's lock.
+// instead of starting as a stranger. Bounded: where it is full, the lowest score goes, and with it
+// all that are no higher, everywhere. So a chain is forgotten from its end, never a parent before
+// its child, which would then outrank it. A chance agreement of two hashes (1 in 2^28) only lends
+// one block the other's score. The caller's lock.
 class GhostTable {
  public:
-  // Room for at least `blocks` ghosts, 8 bytes each. Growing forgets them all: it happens while
-  // a tier fills for the first time, before anything was evicted.
+  // Room for at least `blocks` ghosts, at 14 to 27 bytes each. Growing forgets them all: it
+  // happens while a tier fills for the first time, before anything was evicted.
   void Reserve(uint64_t blocks);
 
   void Remember(uint64_t hash, double score);
@@ -75,16 +77,22 @@ class GhostTable {
   uint64_t bytes() const { return slots_.capacity() * sizeof(Slot); }
 
  private:
-  static constexpr size_t kBucketSlots = 8;  // one cache line
   struct Slot {
-    uint32_t tag = 0;  // 0: empty
+    uint32_t tag = 0;
     float score = 0;
   };
+  static constexpr size_t kBucketSlots = 8;  // one cache line
+  static constexpr float kNothing = -std::numeric_limits<float>::infinity();
+  using Bucket = std::span<Slot, kBucketSlots>;
 
-  Slot* Bucket(uint64_t hash);
-  static uint32_t Tag(uint64_t hash) { return static_cast<uint32_t>(hash) | 1; }
+  // A ghost is in one of two buckets; the choice between them lets most of the slots be filled.
+  Bucket BucketAt(uint64_t hash);
+  Slot* Find(uint64_t hash);
+  Slot* Lowest(Bucket bucket);
+  static uint64_t SecondHash(uint64_t hash) { return hash * 0x9e3779b97f4a7c15; }
 
   std::vector<Slot> slots_;
+  float horizon_ = kNothing;  // ghosts up to this score are forgotten
 };
 
 }  // namespace terrace

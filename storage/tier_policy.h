@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-// In turnovers. Chosen on traces: docs/decisions/0005-half-life.md.
+// In turnovers. Chosen on traces: docs/decisions/0005-what-a-block-is-worth.md.
 constexpr double kHalfLifeTurnovers = 1.5;
 
 // A block's standing within its tier.

@@ -100,6 +100,12 @@ absl::Status RedisClient::Set(const std::vector<std::string>& names,
   return absl::OkStatus();
 }
 
+absl::Status RedisClient::Clear() {
+  TERRACE_RETURN_IF_ERROR(Send("*1\r\n$8\r\nFLUSHALL\r\n", {}));
+  TERRACE_ASSIGN_OR_RETURN(std::string head, ReadLine());
+  return head == "+OK" ? absl::OkStatus() : Broken("answer " + head);
+}
+
 absl::Status RedisClient::Send(const std::string& head, ByteSpan value) {
   static constexpr char kEnd[] = "\r\n";
   iovec parts[3] = {{const_cast<char*>(head.data()), head.size()},

@@ -38,6 +38,8 @@ class RedisClient {
                    const std::vector<MutableByteSpan>& destinations, int depth);
   absl::Status Set(const std::vector<std::string>& names, const std::vector<ByteSpan>& values,
                    int depth);
+  // Forgets everything.
+  absl::Status Clear();
 
  private:
   explicit RedisClient(int socket) : socket_(socket), buffer_(64 << 10) {}

@@ -14,7 +14,6 @@
 namespace terrace::bench {
 namespace {
 
-constexpr size_t kArenaBytes = size_t{5} << 28;  // 1.25 GiB
 constexpr uint64_t kFirstNewBlock = uint64_t{1} << 40;
 constexpr absl::Duration kTimeout = absl::Seconds(20);
 

@@ -12,6 +12,9 @@
 
 namespace terrace::bench {
 
+// Of sources and destinations: more than any cache holds.
+constexpr size_t kArenaBytes = size_t{5} << 28;  // 1.25 GiB
+
 // Memory that is touched once and then handed out in turn, so that a block's bytes have left the
 // caches long before its turn comes again.
 class ColdArena {

@@ -1,6 +1,10 @@
 #include "cache_node/tiered_store.h"
 
-#include <algorithm>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iostream>
 #include <set>
 #include <string>
 #include <vector>
@@ -72,6 +76,21 @@ TEST(TieredStoreCreate, RefusesMemoryThatTheMachineDoesNotHave) {
   EXPECT_EQ(store.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(store.status().message()),
               testing::AllOf(HasSubstr("host_bytes is 1125899906842624"), HasSubstr("only")));
+}
+
+TEST(TieredStoreCreateDeathTest, RefusesWhatTheAddressSpaceLimitDoesNotLeave) {
+  const auto create_within_limit = [] {
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlimit limit{pages * 4096 + 256 * kMiB, RLIM_INFINITY};
+    setrlimit(RLIMIT_AS, &limit);
+    TieredStoreOptions options;
+    options.host_bytes = 300 * kMiB;
+    std::cerr << TieredStore::Create(options).status();
+    _exit(0);
+  };
+  EXPECT_EXIT(create_within_limit(), testing::ExitedWithCode(0),
+              "RESOURCE_EXHAUSTED: host_bytes is 314572800.*address space");
 }
 
 TEST(TieredStoreCreate, TouchesAlignedMemoryAndTellsProgress) {

@@ -66,7 +66,7 @@ class Program:
                 raise Failure(f"no line '{prefix}' from {self.process.args[0]}")
             self.buffer += chunk
 
-    def signal(self, number):
+    def send(self, number):
         self.process.send_signal(number)
 
     def end(self, number=signal.SIGKILL):
@@ -88,12 +88,18 @@ class Node:
         ready = self.program.line("terraced ready", 120)
         self.address = dict(p.split("=", 1) for p in ready.split() if "=" in p)["control"]
 
-    def status(self):
-        command = [self.bin / "terracectl", "--address", self.address, "--json", "status"]
+    def ask(self, what):
+        command = [self.bin / "terracectl", "--address", self.address, "--json", what]
         out = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         if out.returncode != 0:
             raise Failure(f"the node does not answer: {out.stderr.strip()}")
-        status = json.loads(out.stdout)
+        return json.loads(out.stdout)
+
+    def puts_aborted(self):
+        return sum(int(tier.get("puts_aborted", 0)) for tier in self.ask("tiers")["tiers"])
+
+    def status(self):
+        status = self.ask("status")
         return {name: int(status.get(name, 0))
                 for name in ("sessions", "connections", "leases", "reservations")}
 
@@ -114,7 +120,7 @@ class Soak:
         self.kills = 60 if arguments.short else 3000
         self.bin = pathlib.Path(arguments.bin)
         self.node = Node(self.bin, "256MiB")
-        self.result = {"seed": arguments.seed, "kills": 0, "killed_in_transfer": 0}
+        self.result = {"seed": arguments.seed, "kills": 0}
 
     def client(self, *options):
         return Program([self.bin / "soak_client", "--address", self.node.address, *options])
@@ -153,7 +159,7 @@ class Soak:
     def freeze_client(self, baseline):
         frozen = self.client("--seed", "7", "--block-bytes", "1MiB")
         frozen.line("running", 20)
-        frozen.signal(signal.SIGSTOP)
+        frozen.send(signal.SIGSTOP)
         start = time.monotonic()
         self.settled(baseline)
         self.result["frozen_client_gone_s"] = round(time.monotonic() - start, 2)
@@ -162,9 +168,9 @@ class Soak:
     def freeze_node(self):
         probe = self.client("--seed", "8", "--block-bytes", "256KiB", "--seconds", "8")
         probe.line("running", 20)
-        self.node.program.signal(signal.SIGSTOP)
+        self.node.program.send(signal.SIGSTOP)
         select.poll().poll(4000)
-        self.node.program.signal(signal.SIGCONT)
+        self.node.program.send(signal.SIGCONT)
         report = json.loads(probe.line("{", 30))
         probe.end()
         self.result["frozen_node_probe"] = report
@@ -183,13 +189,17 @@ class Soak:
         witness = self.client("--seed", "1", "--block-bytes", "256KiB", "--witness")
         witness.line("running", 20)
         self.kill_clients(self.kills)
-        witness.signal(signal.SIGTERM)
+        witness.send(signal.SIGTERM)
         report = json.loads(witness.line("{", 20))
         witness.end()
         self.result["witness"] = report
         if report["wrong_bytes"] or report["timeouts"] or report["other"]:
             raise Failure(f"the witness noticed: {report}")
         self.settled(idle)
+        # Proof that the kills struck while blocks were being written.
+        self.result["puts_aborted"] = self.node.puts_aborted()
+        if self.result["puts_aborted"] == 0:
+            raise Failure("no kill struck a put: the soak tested nothing")
         self.result["rss_growth_bytes"] = self.node.resident_bytes() - rss_before
         if self.result["rss_growth_bytes"] > RSS_SLACK_BYTES:
             raise Failure(f"memory grew by {self.result['rss_growth_bytes']} bytes")

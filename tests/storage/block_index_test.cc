@@ -158,8 +158,9 @@ TEST_F(BlockIndexTest, FindsByTheWholeKey) {
     entries[Add(key)] = key;
   }
   EXPECT_EQ(entries.size(), 4);
-  for (const auto& [entry, key] : entries) {
-    EXPECT_TRUE(index_.Visit(key, [&](BlockEntry& found) { EXPECT_EQ(&found, entry); }));
+  for (const auto& added : entries) {
+    EXPECT_TRUE(
+        index_.Visit(added.second, [&](BlockEntry& found) { EXPECT_EQ(&found, added.first); }));
   }
   EXPECT_FALSE(Has(KeyOf(2)));
 }

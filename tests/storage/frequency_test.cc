@@ -1,11 +1,19 @@
 #include "storage/frequency.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "gtest/gtest.h"
 
 namespace terrace {
 namespace {
+
+uint64_t Hash(uint64_t number) {  // splitmix64
+  number += 0x9e3779b97f4a7c15;
+  number = (number ^ (number >> 30)) * 0xbf58476d1ce4e5b9;
+  number = (number ^ (number >> 27)) * 0x94d049bb133111eb;
+  return number ^ (number >> 31);
+}
 
 TEST(LogSum, IsTheLogarithmOfTheSum) {
   EXPECT_DOUBLE_EQ(LogSum(3, 3), 4);
@@ -82,14 +90,35 @@ TEST(GhostTable, RecallsOnce) {
   EXPECT_EQ(ghosts.Recall(7), kNoScore);
 }
 
-TEST(GhostTable, IsBoundedAndForgetsTheLowestOfABucket) {
+TEST(GhostTable, IsBoundedAndHoldsWhatItPromises) {
+  constexpr uint64_t kRoom = 10'000;
   GhostTable ghosts;
-  ghosts.Reserve(8);  // one bucket
+  ghosts.Reserve(kRoom);
   const uint64_t bytes = ghosts.bytes();
-  for (uint64_t i = 0; i < 1000; ++i) ghosts.Remember(2 * i + 1, static_cast<double>(i));
+  EXPECT_LE(bytes, 27 * kRoom);
+  for (uint64_t i = 0; i < 5 * kRoom; ++i) ghosts.Remember(Hash(i), static_cast<double>(i));
   EXPECT_EQ(ghosts.bytes(), bytes);
-  for (uint64_t i = 0; i < 992; ++i) EXPECT_EQ(ghosts.Recall(2 * i + 1), kNoScore);
-  for (uint64_t i = 992; i < 1000; ++i) EXPECT_EQ(ghosts.Recall(2 * i + 1), i);
+  for (uint64_t i = 4 * kRoom; i < 5 * kRoom; ++i) ASSERT_EQ(ghosts.Recall(Hash(i)), i);
+}
+
+// Children are evicted before their parents, with lower scores. A parent that was forgotten while
+// its child was remembered would rank below it when both return.
+TEST(GhostTable, ForgetsNothingBeforeWhatIsLower) {
+  GhostTable ghosts;
+  ghosts.Reserve(1000);
+  constexpr uint64_t kGhosts = 20'000;
+  for (uint64_t i = 0; i < kGhosts; ++i) {
+    ghosts.Remember(Hash(i), static_cast<double>(i * 7919 % kGhosts));
+  }
+  double highest_forgotten = kNoScore, lowest_remembered = kGhosts;
+  for (uint64_t i = 0; i < kGhosts; ++i) {
+    const auto score = static_cast<double>(i * 7919 % kGhosts);
+    const bool remembered = ghosts.Recall(Hash(i)) == score;
+    if (remembered) lowest_remembered = std::min(lowest_remembered, score);
+    if (!remembered) highest_forgotten = std::max(highest_forgotten, score);
+  }
+  EXPECT_LT(highest_forgotten, lowest_remembered);
+  EXPECT_LT(lowest_remembered, kGhosts - 1000);
 }
 
 }  // namespace

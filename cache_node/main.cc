@@ -1,0 +1,121 @@
+// terraced: a node of the cache.
+#include <semaphore.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "absl/time/time.h"
+#include "cache_node/node.h"
+#include "cache_node/options.h"
+#include "cache_node/security.h"
+#include "fmt/format.h"
+#include "proto/clock.h"
+#include "proto/log.h"
+#include "proto/units.h"
+#include "proto/version.h"
+
+namespace terrace {
+namespace {
+
+constexpr int kExitConfig = 2;
+constexpr int kExitStart = 1;
+
+int Fail(const absl::Status& status, int code) {
+  fmt::print(stderr, "terraced: {}\n", std::string(status.message()));
+  return code;
+}
+
+void PrintMemory(std::FILE* out, const NodeOptions& options) {
+  uint64_t sum = 0;
+  for (const MemoryBudgetItem& item : MemoryBudget(options)) {
+    fmt::print(out, "memory: {:>10}  {}\n", FormatBytes(item.bytes), item.name);
+    sum += item.bytes;
+  }
+  fmt::print(out, "memory: {:>10}  in all\n", FormatBytes(sum));
+}
+
+int CheckConfig(const NodeOptions& options) {
+  const absl::StatusOr<Security> security = Security::Load(options);
+  if (!security.ok()) return Fail(security.status(), kExitConfig);
+  fmt::print("node:     {}, terrace {}\n", options.node_id, kVersion);
+  fmt::print("control:  {}\ndata:     {}, {} threads, transport {}\nhttp:     {}\n", options.listen,
+             options.data_listen, options.data_threads, options.transport, options.http_listen);
+  fmt::print("security: {}\n", security->Describe());
+  PrintMemory(stdout, options);
+  return 0;
+}
+
+// Memory being touched: a line that renews itself on a terminal, else one line a second.
+class Progress {
+ public:
+  void Tell(uint64_t done, uint64_t all) {
+    const absl::Duration now = Clock::Real()->Now();
+    const absl::Duration pace = terminal_ ? absl::Milliseconds(100) : absl::Seconds(1);
+    if (now - last_ < pace && !(done == all && terminal_)) return;
+    last_ = now;
+    fmt::print(stderr, "{}touching memory: {} of {}{}", terminal_ ? "\r" : "", FormatBytes(done),
+               FormatBytes(all), terminal_ && done < all ? "  " : "\n");
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) == 1;
+  absl::Duration last_ = Clock::Real()->Now();
+};
+
+// SIGTERM and SIGINT: the first one is waited for, the next one has its usual effect, at once. So
+// has every one before Arm(), while memory is being touched.
+class StopSignal {
+ public:
+  static void Arm() {
+    sem_init(&arrived_, 0, 0);
+    Install([](int) { sem_post(&arrived_); });
+  }
+  static void Wait() {
+    while (sem_wait(&arrived_) != 0) continue;  // interrupted
+    Install(SIG_DFL);
+  }
+
+ private:
+  static void Install(void (*handler)(int)) {
+    struct sigaction action {};
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGTERM, &action, nullptr);
+    sigaction(SIGINT, &action, nullptr);
+  }
+  static inline sem_t arrived_;
+};
+
+int Run(const NodeOptions& options) {
+  signal(SIGPIPE, SIG_IGN);
+  PrintMemory(stderr, options);
+  Progress progress;
+  absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(
+      options, {.progress = [&](uint64_t done, uint64_t all) { progress.Tell(done, all); }});
+  if (!node.ok()) return Fail(node.status(), kExitStart);
+  StopSignal::Arm();
+  fmt::print("terraced ready {}\n", (*node)->Describe());
+  std::fflush(stdout);
+
+  StopSignal::Wait();
+  Log(LogLevel::kInfo, "node", "stopping, at most {}; another signal stops at once",
+      absl::FormatDuration(options.stop_timeout + absl::Seconds(1)));
+  (*node)->Stop();
+  return 0;
+}
+
+int Main(int argc, const char* const* argv) {
+  CommandLine line;
+  if (std::optional<int> code = ParseCommandLine(argc, argv, &line)) return *code;
+  if (absl::Status valid = line.options.Validate(); !valid.ok()) return Fail(valid, kExitConfig);
+  if (absl::Status level = SetLogLevel(line.options.log_level); !level.ok()) {
+    return Fail(level, kExitConfig);
+  }
+  return line.check_config ? CheckConfig(line.options) : Run(line.options);
+}
+
+}  // namespace
+}  // namespace terrace
+
+int main(int argc, char** argv) { return terrace::Main(argc, argv); }

@@ -1,0 +1,402 @@
+#include "cache_node/node.h"
+
+#include <atomic>
+#include <fstream>
+
+#include "absl/time/clock.h"
+#include "cache_node/address.h"
+#include "cache_node/background_loop.h"
+#include "cache_node/control_server.h"
+#include "cache_node/data_service.h"
+#include "cache_node/http_service.h"
+#include "cache_node/security.h"
+#include "cache_node/tier_metrics.h"
+#include "cluster/ucx_transport.h"
+#include "fmt/format.h"
+#include "proto/log.h"
+#include "proto/status.h"
+#include "proto/version.h"
+
+namespace terrace {
+namespace {
+
+constexpr absl::Duration kHeartbeat = absl::Seconds(1);
+// Of the time to stop, what the ends of streams and connections may take, each.
+constexpr absl::Duration kEndOfStreams = absl::Milliseconds(500);
+constexpr absl::Duration kEndOfTransport = absl::Milliseconds(250);
+
+enum class State { kStarting, kReady, kStopping };
+
+const char* ToString(State state) {
+  switch (state) {
+    case State::kStarting:
+      return "starting";
+    case State::kReady:
+      return "ready";
+    case State::kStopping:
+      return "stopping";
+  }
+  return "unknown";
+}
+
+// Equal on two nodes means the same machine.
+std::string BootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
+
+absl::Status WithFlag(std::string_view flag, const absl::Status& status) {
+  return absl::Status(status.code(), fmt::format("{}: {}", flag, std::string(status.message())));
+}
+
+absl::Status CheckFree(std::string_view flag, const HostPort& address) {
+  const absl::Status free = CheckPortFree(address);
+  if (free.ok()) return free;
+  return absl::UnavailableError(
+      fmt::format("{}: {}: {}; stop who uses it or choose another port (0: any free one)", flag,
+                  JoinHostPort(address.host, address.port), std::string(free.message())));
+}
+
+UcxProfile ToProfile(const std::string& transport) {
+  if (transport == "tcp") return UcxProfile::kTcp;
+  return transport == "rdma" ? UcxProfile::kRdma : UcxProfile::kAuto;
+}
+
+// Where the i-th data thread listens.
+HostPort DataAddress(const NodeOptions& options, size_t i) {
+  HostPort address = *ParseHostPort(options.data_listen);
+  if (address.port != 0) address.port = static_cast<uint16_t>(address.port + i);
+  return address;
+}
+
+// Built in the order of the members; taken down in the order written in Stop().
+class NodeImpl final : public Node {
+ public:
+  NodeImpl(const NodeOptions& options, NodeHooks hooks)
+      : options_(options), hooks_(std::move(hooks)) {}
+  ~NodeImpl() override { Stop(); }
+
+  absl::Status Build();
+
+  const NodeAddresses& addresses() const override { return addresses_; }
+  std::string Describe() const override;
+  void Stop() override;
+
+ private:
+  struct DataThread {
+    std::unique_ptr<DataService> service;
+    std::unique_ptr<Transport> transport;
+  };
+
+  absl::Status CheckPorts() const;
+  absl::Status StartHttp();
+  absl::Status StartStore();
+  absl::Status StartDataThread(size_t i);
+  absl::Status StartControl();
+  absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(size_t i, TransportHandler* handler);
+  std::string Advertised(const std::string& bound) const;
+  control::v1::SessionOpened Welcome() const;
+  control::v1::NodeStatus Status() const;
+  void Collect(std::vector<MetricSample>* out) const;
+  size_t connection_count() const;
+  void EndSession(uint64_t session_id);
+  absl::Duration Housekeep();
+  void WaitUntilQuiet(absl::Duration timeout);
+
+  const NodeOptions options_;
+  const NodeHooks hooks_;
+  Clock* const clock_ = Clock::Real();
+  const absl::Duration started_ = clock_->Now();
+  // Later starts have larger ones.
+  const uint64_t incarnation_ = static_cast<uint64_t>(absl::ToUnixMicros(absl::Now()));
+  std::atomic<State> state_{State::kStarting};
+  NodeAddresses addresses_;
+
+  Security security_;
+  MetricRegistry registry_;
+  DataMetrics data_metrics_{&registry_};
+  std::unique_ptr<HttpService> http_;
+  std::unique_ptr<TieredStore> store_;
+  NamespaceTable namespaces_{options_.limits.max_namespaces,
+                             static_cast<uint32_t>(options_.max_block_bytes)};
+  std::unique_ptr<SessionTable> sessions_;
+  std::unique_ptr<Mover> mover_;
+  std::unique_ptr<UcxContext> ucx_;
+  std::vector<DataThread> data_;
+  std::unique_ptr<ControlServer> control_;
+  absl::Duration next_beat_;
+  std::unique_ptr<BackgroundLoop> housekeeper_;
+};
+
+// --- Building
+
+absl::Status NodeImpl::Build() {
+  TERRACE_RETURN_IF_ERROR(options_.Validate());
+  TERRACE_ASSIGN_OR_RETURN(security_, Security::Load(options_));
+  TERRACE_RETURN_IF_ERROR(CheckPorts());
+  TERRACE_RETURN_IF_ERROR(StartHttp());  // first: it answers "starting" while memory is touched
+  TERRACE_RETURN_IF_ERROR(StartStore());
+  sessions_ = std::make_unique<SessionTable>(clock_, options_.limits);
+  mover_ = std::make_unique<Mover>(store_.get(), &namespaces_);
+  for (size_t i = 0; i < options_.data_threads; ++i) TERRACE_RETURN_IF_ERROR(StartDataThread(i));
+  registry_.AddCollector([this](std::vector<MetricSample>* out) { Collect(out); });
+  AddProcessMetrics(&registry_);
+  TERRACE_RETURN_IF_ERROR(StartControl());  // last: from here on there are clients
+  housekeeper_ = std::make_unique<BackgroundLoop>("terrace-house", [this] { return Housekeep(); });
+  state_ = State::kReady;
+  return absl::OkStatus();
+}
+
+absl::Status NodeImpl::CheckPorts() const {
+  TERRACE_RETURN_IF_ERROR(CheckFree("--listen", *ParseHostPort(options_.listen)));
+  TERRACE_RETURN_IF_ERROR(CheckFree("--http-listen", *ParseHostPort(options_.http_listen)));
+  for (size_t i = 0; i < options_.data_threads; ++i) {
+    TERRACE_RETURN_IF_ERROR(CheckFree("--data-listen", DataAddress(options_, i)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NodeImpl::StartHttp() {
+  const HostPort address = *ParseHostPort(options_.http_listen);
+  absl::StatusOr<std::unique_ptr<HttpService>> http =
+      HttpService::Start(address, {&registry_, [this] { return ToString(state_.load()); }});
+  if (!http.ok()) return WithFlag("--http-listen", http.status());
+  http_ = *std::move(http);
+  addresses_.http = JoinHostPort(address.host, http_->port());
+  return absl::OkStatus();
+}
+
+absl::Status NodeImpl::StartStore() {
+  TieredStoreOptions store;
+  store.host_bytes = options_.host_bytes;
+  store.max_block_bytes = static_cast<uint32_t>(options_.max_block_bytes);
+  store.progress = hooks_.progress;
+  absl::StatusOr<std::unique_ptr<TieredStore>> created = TieredStore::Create(std::move(store));
+  if (!created.ok()) return WithFlag("--host-bytes", created.status());
+  store_ = *std::move(created);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> NodeImpl::MakeTransport(size_t i,
+                                                                   TransportHandler* handler) {
+  if (hooks_.make_transport) return hooks_.make_transport(handler);
+  if (ucx_ == nullptr) {
+    absl::StatusOr<std::unique_ptr<UcxContext>> ucx =
+        UcxContext::Create(ToProfile(options_.transport));
+    if (!ucx.ok()) return WithFlag("--transport", ucx.status());
+    ucx_ = *std::move(ucx);
+  }
+  UcxTransportOptions transport;
+  transport.thread_name = fmt::format("terrace-data-{}", i);
+  transport.max_connections = static_cast<uint32_t>(options_.limits.max_connections);
+  return CreateUcxTransport(ucx_.get(), std::move(transport), handler);
+}
+
+absl::Status NodeImpl::StartDataThread(size_t i) {
+  const DataPlane plane{clock_,       store_.get(),   sessions_.get(), &namespaces_,
+                        mover_.get(), &data_metrics_, options_.limits};
+  auto service = std::make_unique<DataService>(plane);
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, MakeTransport(i, service.get()));
+  service->Attach(transport.get());
+  data_.push_back({std::move(service), std::move(transport)});
+  Transport& ours = *data_.back().transport;
+  if (absl::Status known = ours.Register(store_->memory()); !known.ok()) {
+    Log(LogLevel::kWarning, "node", "blocks are sent by way of copies: {}", known.ToString());
+  }
+  const HostPort address = DataAddress(options_, i);
+  absl::StatusOr<std::string> bound = ours.Listen(JoinHostPort(address.host, address.port));
+  if (!bound.ok()) return WithFlag("--data-listen", bound.status());
+  addresses_.data.push_back(Advertised(*bound));
+  return absl::OkStatus();
+}
+
+std::string NodeImpl::Advertised(const std::string& bound) const {
+  if (options_.advertise.empty()) return bound;
+  const std::string host = options_.advertise.find(':') == std::string::npos
+                               ? options_.advertise
+                               : fmt::format("[{}]", options_.advertise);
+  return host + bound.substr(bound.rfind(':'));
+}
+
+absl::Status NodeImpl::StartControl() {
+  ControlPlane plane;
+  plane.security = &security_;
+  plane.sessions = sessions_.get();
+  plane.namespaces = &namespaces_;
+  plane.store = store_.get();
+  plane.mover = mover_.get();
+  plane.registry = &registry_;
+  plane.welcome = Welcome();
+  plane.status = [this] { return Status(); };
+  plane.end_session = [this](uint64_t id) { EndSession(id); };
+  const HostPort address = *ParseHostPort(options_.listen);
+  absl::StatusOr<std::unique_ptr<ControlServer>> control =
+      ControlServer::Start(JoinHostPort(address.host, address.port), std::move(plane));
+  if (!control.ok()) return WithFlag("--listen", control.status());
+  control_ = *std::move(control);
+  addresses_.control = Advertised(JoinHostPort(address.host, control_->port()));
+  return absl::OkStatus();
+}
+
+// --- Running
+
+void NodeImpl::EndSession(uint64_t session_id) {
+  sessions_->End(session_id);
+  for (const DataThread& thread : data_) thread.service->EndSession(session_id);
+}
+
+absl::Duration NodeImpl::Housekeep() {
+  const absl::Duration next_lease = sessions_->ExpireLeases();
+  const absl::Duration now = clock_->Now();
+  if (now >= next_beat_) {
+    control_->Beat();
+    next_beat_ = now + kHeartbeat;
+  }
+  return std::min(next_lease, next_beat_ - now);
+}
+
+// --- Seeing
+
+std::string NodeImpl::Describe() const {
+  return fmt::format("control={} data={} http={} node={} security=\"{}\"", addresses_.control,
+                     fmt::join(addresses_.data, ","), addresses_.http, options_.node_id,
+                     security_.Describe());
+}
+
+control::v1::SessionOpened NodeImpl::Welcome() const {
+  control::v1::SessionOpened welcome;
+  for (const std::string& address : addresses_.data) welcome.add_data_addresses(address);
+  welcome.set_host_id(BootId());
+  welcome.set_node_id(options_.node_id);
+  welcome.set_incarnation(incarnation_);
+  control::v1::Limits& limits = *welcome.mutable_limits();
+  limits.set_max_block_bytes(static_cast<uint32_t>(options_.max_block_bytes));
+  limits.set_max_keys_per_frame(kMaxKeysPerFrame);
+  limits.set_max_requests_in_flight(options_.limits.max_requests_in_flight);
+  limits.set_max_bytes_in_flight(options_.limits.max_bytes_in_flight);
+  limits.set_max_leases(static_cast<uint32_t>(options_.limits.max_leases));
+  limits.set_max_lease_ms(
+      static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.limits.max_lease)));
+  limits.set_max_reservations(options_.limits.max_reservations);
+  return welcome;
+}
+
+control::v1::NodeStatus NodeImpl::Status() const {
+  const TransportStats transport = data_.front().transport->Stats();
+  control::v1::NodeStatus status;
+  status.set_node_id(options_.node_id);
+  status.set_version(kVersion);
+  status.set_incarnation(incarnation_);
+  status.set_host_id(BootId());
+  status.set_uptime_seconds(absl::ToDoubleSeconds(clock_->Now() - started_));
+  status.set_state(ToString(state_.load()));
+  status.set_control_address(addresses_.control);
+  for (const std::string& address : addresses_.data) status.add_data_addresses(address);
+  status.set_http_address(addresses_.http);
+  status.set_security(security_.Describe());
+  status.set_transport(transport.profile);
+  if (ucx_) status.set_ucx_version(ucx_->version());
+  status.set_sessions(static_cast<uint32_t>(sessions_->session_count()));
+  status.set_connections(static_cast<uint32_t>(connection_count()));
+  status.set_leases(static_cast<uint32_t>(sessions_->lease_count()));
+  status.set_reservations(static_cast<uint32_t>(sessions_->reservation_count()));
+  for (const MemoryBudgetItem& item : MemoryBudget(options_)) {
+    control::v1::MemoryItem& out = *status.add_memory();
+    out.set_name(item.name);
+    out.set_bytes(item.bytes);
+  }
+  status.set_resident_memory_bytes(ResidentMemoryBytes());
+  return status;
+}
+
+size_t NodeImpl::connection_count() const {
+  size_t count = 0;
+  for (const DataThread& thread : data_) count += thread.service->connection_count();
+  return count;
+}
+
+void NodeImpl::Collect(std::vector<MetricSample>* out) const {
+  const auto gauge = [&](const char* name, const char* help, size_t value) {
+    out->push_back({name, help, false, {}, static_cast<double>(value)});
+  };
+  gauge("terrace_sessions", "Sessions open", sessions_->session_count());
+  gauge("terrace_connections", "Data connections open", connection_count());
+  gauge("terrace_leases", "Leases held", sessions_->lease_count());
+  gauge("terrace_reservations", "Places reserved for puts", sessions_->reservation_count());
+  gauge("terrace_namespaces", "Namespaces", namespaces_.count());
+  TransportStats sum;
+  for (const DataThread& thread : data_) {
+    const TransportStats stats = thread.transport->Stats();
+    sum.bytes_sent += stats.bytes_sent;
+    sum.bytes_received += stats.bytes_received;
+    sum.malformed += stats.malformed;
+    sum.payload_in_flight += stats.payload_in_flight;
+  }
+  const auto counter = [&](const char* name, const char* help, MetricLabels labels,
+                           uint64_t value) {
+    out->push_back({name, help, true, std::move(labels), static_cast<double>(value)});
+  };
+  constexpr char kBytes[] = "terrace_transport_bytes_total";
+  counter(kBytes, "Bytes on the wire", {{"direction", "out"}}, sum.bytes_sent);
+  counter(kBytes, "Bytes on the wire", {{"direction", "in"}}, sum.bytes_received);
+  counter("terrace_transport_malformed_total", "Broken transport headers", {}, sum.malformed);
+  gauge("terrace_transport_in_flight_bytes", "Payload handed to the wire", sum.payload_in_flight);
+  CollectTier(store_->Stats(), out);
+}
+
+// --- Ending
+
+void NodeImpl::Stop() {
+  if (state_.exchange(State::kStopping) == State::kStopping) return;
+  // 1. Nothing new; workers look elsewhere; what was begun is finished.
+  if (control_) control_->Goaway("the node is stopping");
+  WaitUntilQuiet(options_.stop_timeout);
+  // 2. Sessions end: their streams, leases and connections.
+  if (control_) control_->Shutdown(kEndOfStreams);
+  housekeeper_.reset();
+  // 3. Connections end: no place is written to, no block is read any more.
+  for (const DataThread& thread : data_) thread.transport->Shutdown(kEndOfTransport);
+  // 4. Nobody looks at what goes next.
+  http_.reset();
+  control_.reset();
+  mover_.reset();
+  sessions_.reset();
+  // 5. Memory: after everyone who refers to it.
+  data_.clear();
+  ucx_.reset();
+  store_.reset();
+}
+
+void NodeImpl::WaitUntilQuiet(absl::Duration timeout) {
+  struct Count {
+    Mutex mutex;
+    CondVar changed;
+    size_t busy ABSL_GUARDED_BY(mutex) = 0;
+  };
+  auto count = std::make_shared<Count>();  // the last answer may come after the timeout
+  const absl::Duration deadline = clock_->Now() + timeout;
+  MutexLock lock(&count->mutex);
+  count->busy = data_.size();
+  for (const DataThread& thread : data_) {
+    thread.service->Drain([count] {
+      MutexLock locked(&count->mutex);
+      --count->busy;
+      count->changed.Signal();
+    });
+  }
+  while (count->busy > 0 && clock_->Now() < deadline) {
+    count->changed.WaitWithTimeout(&count->mutex, deadline - clock_->Now());
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Node>> Node::Start(const NodeOptions& options, NodeHooks hooks) {
+  auto node = std::make_unique<NodeImpl>(options, std::move(hooks));
+  TERRACE_RETURN_IF_ERROR(node->Build());
+  return node;
+}
+
+}  // namespace terrace

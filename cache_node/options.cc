@@ -1,0 +1,161 @@
+#include "cache_node/options.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "cache_node/address.h"
+#include "fmt/format.h"
+#include "proto/flags.h"
+#include "proto/log.h"
+#include "proto/status.h"
+
+namespace terrace {
+namespace {
+
+// Estimates for the sum printed at start; measured ones are in the metrics.
+constexpr uint64_t kIndexBytesPerBlock = 512;
+constexpr uint64_t kTypicalBlockBytes = 64 << 10;
+constexpr uint64_t kTransportBytesPerThread = 16 * (8ULL << 20);
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "node";
+}
+
+absl::Status Invalid(std::string_view flag, const std::string& what) {
+  return absl::InvalidArgumentError(fmt::format("{}: {}", flag, what));
+}
+
+absl::Status ValidateListener(const NodeOptions& options, const char* flag,
+                              const std::string& text) {
+  absl::StatusOr<HostPort> address = ParseHostPort(text);
+  if (!address.ok()) return Invalid(flag, std::string(address.status().message()));
+  if (options.secured() || IsLoopback(address->host)) return absl::OkStatus();
+  return Invalid(flag, fmt::format("{} is not a loopback address, and anyone who reaches it could "
+                                   "read and write the cache; listen on 127.0.0.1, or give "
+                                   "--credentials with --tls-cert and --tls-key",
+                                   text));
+}
+
+absl::Status ValidateDataAddresses(const NodeOptions& options) {
+  const HostPort data = *ParseHostPort(options.data_listen);
+  if (IsLoopback(data.host) && data.host.find(':') != std::string::npos) {
+    return Invalid("--data-listen", "UCX carries nothing over [::1]; on one machine use 127.0.0.1");
+  }
+  if (data.port != 0 && data.port + options.data_threads - 1 > 65535) {
+    return Invalid("--data-listen",
+                   fmt::format("{} threads from port {} on need ports beyond 65535",
+                               options.data_threads, data.port));
+  }
+  if (IsWildcard(data.host) && options.advertise.empty()) {
+    return Invalid("--advertise", fmt::format("needed, since --data-listen {} is no address that "
+                                              "a client can connect to",
+                                              options.data_listen));
+  }
+  if (IsWildcard(options.advertise) ||
+      options.advertise.find_first_of("[]/ ") != std::string::npos) {
+    return Invalid("--advertise", fmt::format("'{}' is no host that a client can connect to: give "
+                                              "a name or an IP without port",
+                                              options.advertise));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateSecurity(const NodeOptions& options) {
+  if (options.tls_cert.empty() != options.tls_key.empty()) {
+    return Invalid(options.tls_cert.empty() ? "--tls-cert" : "--tls-key",
+                   "missing: certificate and key belong together");
+  }
+  if (!options.tls_ca.empty() && options.tls_cert.empty()) {
+    return Invalid("--tls-ca", "client certificates need --tls-cert and --tls-key, too");
+  }
+  return absl::OkStatus();
+}
+
+void AddFlags(Flags* flags, CommandLine* line) {
+  NodeOptions& o = line->options;
+  NodeLimits& limits = o.limits;
+  flags->AddString("--listen", &o.listen, "control plane (gRPC), IP:PORT; port 0: any");
+  flags->AddString("--data-listen", &o.data_listen,
+                   "data plane, IP:PORT; thread i takes PORT+i; port 0: any");
+  flags->AddString("--http-listen", &o.http_listen, "metrics and health, IP:PORT; port 0: any");
+  flags->AddString("--advertise", &o.advertise,
+                   "host that clients connect to, where --data-listen is on all interfaces");
+  flags->AddUint("--data-threads", &o.data_threads, "threads of the data plane", 1, 64);
+  flags->AddBytes("--host-bytes", &o.host_bytes, "memory of the host tier");
+  flags->AddBytes("--max-block-bytes", &o.max_block_bytes, "largest block that is accepted");
+  flags->AddChoice("--transport", &o.transport, "how bytes travel; auto: rdma where there is any",
+                   {"auto", "tcp", "rdma"});
+  flags->AddString("--node-id", &o.node_id, "name of this node");
+  flags->AddString("--tls-cert", &o.tls_cert, "PEM file: the node's certificate chain");
+  flags->AddString("--tls-key", &o.tls_key, "PEM file: its private key");
+  flags->AddString("--tls-ca", &o.tls_ca, "PEM file: clients must show a certificate of this CA");
+  flags->AddString("--credentials", &o.credentials,
+                   "file of lines 'TENANT ROLE[,ROLE] TOKEN'; roles: worker, admin");
+  flags->AddUint("--max-sessions", &limits.max_sessions, "sessions at a time", 1, 1 << 16);
+  flags->AddUint("--max-connections", &limits.max_connections,
+                 "data connections at a time, per data thread", 1, 1 << 16);
+  flags->AddUint("--max-namespaces", &limits.max_namespaces, "namespaces of all tenants", 1,
+                 1 << 20);
+  flags->AddUint("--max-leases", &limits.max_leases, "leases held by one session", 1, 1 << 16);
+  flags->AddDuration("--max-lease", &limits.max_lease, "longest time that a lease may be held");
+  flags->AddDuration("--stop-timeout", &o.stop_timeout,
+                     "time to finish what is in flight after SIGTERM");
+  flags->AddChoice("--log-level", &o.log_level, "what is logged to standard error",
+                   {"debug", "info", "warning", "error"});
+  flags->AddBool("--check-config", &line->check_config,
+                 "print what would run and exit: 0 when it could, 2 when not");
+}
+
+}  // namespace
+
+NodeOptions::NodeOptions()
+    : data_threads(std::clamp(std::thread::hardware_concurrency(), 1U, 2U)), node_id(HostName()) {}
+
+absl::Status NodeOptions::Validate() const {
+  TERRACE_RETURN_IF_ERROR(ValidateSecurity(*this));
+  TERRACE_RETURN_IF_ERROR(ValidateListener(*this, "--listen", listen));
+  TERRACE_RETURN_IF_ERROR(ValidateListener(*this, "--data-listen", data_listen));
+  TERRACE_RETURN_IF_ERROR(ValidateListener(*this, "--http-listen", http_listen));
+  TERRACE_RETURN_IF_ERROR(ValidateDataAddresses(*this));
+  if (max_block_bytes < kMinBlockBytes || max_block_bytes > kMaxBlockBytes) {
+    return Invalid("--max-block-bytes",
+                   fmt::format("{} is outside 4KiB to 64MiB", max_block_bytes));
+  }
+  if (host_bytes < max_block_bytes) {
+    return Invalid("--host-bytes", fmt::format("{} bytes cannot hold one block of "
+                                               "--max-block-bytes ({})",
+                                               host_bytes, max_block_bytes));
+  }
+  if (node_id.empty() || node_id.size() > 255) {
+    return Invalid("--node-id", "expected 1 to 255 characters");
+  }
+  if (limits.max_lease < absl::Milliseconds(1) || limits.max_lease > absl::Hours(1)) {
+    return Invalid("--max-lease", "expected 1ms to 1h");
+  }
+  if (stop_timeout > absl::Minutes(10)) return Invalid("--stop-timeout", "expected at most 10m");
+  return absl::OkStatus();
+}
+
+std::optional<int> ParseCommandLine(int argc, const char* const* argv, CommandLine* out) {
+  Flags flags("terraced", "A node of the Terrace KV cache: holds blocks, serves them to workers.");
+  AddFlags(&flags, out);
+  flags.AddConfigFile();
+  flags.Footer(
+      "Sizes: 4096, 64KiB, 1.5GiB. Times: 250ms, 5s. SIGTERM stops gracefully, a second one at "
+      "once.\nExample: terraced --host-bytes 8GiB --credentials tenants --tls-cert node.pem "
+      "--tls-key node.key --listen 10.0.0.5:7470 --data-listen 10.0.0.5:7500");
+  return flags.Parse(argc, argv);
+}
+
+std::vector<MemoryBudgetItem> MemoryBudget(const NodeOptions& options) {
+  const uint64_t blocks = options.host_bytes / kTypicalBlockBytes;
+  return {{"host tier (blocks, and puts as they arrive)", options.host_bytes},
+          {"index (estimate for 64 KiB blocks)", blocks * kIndexBytesPerBlock},
+          {"transport (estimate for 16 busy connections per data thread)",
+           options.data_threads * kTransportBytesPerThread}};
+}
+
+}  // namespace terrace

@@ -1,0 +1,349 @@
+#include "client/client.h"
+
+#include <algorithm>
+#include <map>
+
+#include "client/client_parts.h"
+#include "client/control_channel.h"
+#include "client/data_channel.h"
+#include "client/get_task.h"
+#include "client/match_task.h"
+#include "client/operation.h"
+#include "client/put_task.h"
+#include "client/waiter.h"
+#include "cluster/ucx_transport.h"
+#include "fmt/format.h"
+#include "proto/clock.h"
+#include "proto/mutex.h"
+#include "proto/status.h"
+
+namespace terrace {
+namespace {
+
+constexpr size_t kMaxChainBlocks = 16384;
+
+// Composes control channel, transport and data channel, and keeps them in step: a session that
+// opens brings the namespaces back and then the data connection; one that is lost takes it down.
+class ClientImpl : public Client, private SessionListener, private DataListener {
+ public:
+  ClientImpl(const ClientOptions& options, ClientParts parts)
+      : options_(options),
+        parts_(std::move(parts)),
+        control_(parts_.control.get()),
+        completions_(std::make_shared<CompletionQueue>()),
+        gauge_(std::make_shared<OperationGauge>(options.max_operations)) {}
+  ~ClientImpl() override;
+
+  absl::Status Start();
+
+  absl::StatusOr<Namespace> OpenNamespace(const NamespaceDefinition& definition) override;
+  absl::Status RegisterMemory(MutableByteSpan memory) override {
+    return transport_->Register(memory);
+  }
+  void UnregisterMemory(MutableByteSpan memory) override { transport_->Unregister(memory); }
+  absl::StatusOr<MatchResult> Match(const Chain& chain, const MatchOptions& options) override;
+  Operation Get(const Namespace& ns, std::vector<GetRequest> requests,
+                OperationOptions options) override;
+  Operation Put(const Namespace& ns, std::vector<PutRequest> requests,
+                OperationOptions options) override;
+  Operation Prefetch(const Chain& chain, size_t shard, size_t first_block,
+                     std::vector<Pieces> slots, OperationOptions options) override;
+  void Touch(const Chain& chain, size_t blocks) override;
+  int completion_fd() const override { return completions_->fd(); }
+  size_t Poll(std::vector<Operation>* done, size_t limit) override {
+    return completions_->Poll(done, limit);
+  }
+  ClientStats Stats() const override;
+
+ private:
+  struct OpenedNamespace {
+    NamespaceDefinition definition;
+    Namespace ns;
+  };
+
+  void OnSessionOpened(const SessionInfo& session) override;
+  void OnSessionEnding() override;
+  void OnSessionLost(const absl::Status& why) override;
+  void OnDataUp() override;
+  void OnDataDown(const absl::Status& why) override;
+  void OnTokenRefused() override { control_->Renew(); }
+
+  absl::Status AwaitFirst(absl::Duration timeout);
+  void SetFirst(absl::Status outcome);
+  void ReopenNamespaces();
+  std::shared_ptr<Operation::State> NewOperation(size_t requests, OperationOptions options);
+  Operation Submit(std::shared_ptr<Operation::State> state, std::unique_ptr<Task> task);
+  Operation Overloaded(std::shared_ptr<Operation::State> state);
+
+  const ClientOptions options_;
+  const ClientParts parts_;  // make_transport holds what the transport stands on
+  ControlChannel* const control_;
+  const std::shared_ptr<CompletionQueue> completions_;
+  const std::shared_ptr<OperationGauge> gauge_;
+  DataChannel channel_{this};
+  std::unique_ptr<Transport> transport_;  // its thread runs channel_
+  std::shared_ptr<IoHandle> io_;
+  std::atomic<uint64_t> next_id_{1};
+  std::atomic<uint64_t> namespace_epoch_{0};
+
+  mutable Mutex mutex_;
+  CondVar first_told_;
+  // What became of the first attempt; empty until it is known.
+  std::optional<absl::Status> first_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, OpenedNamespace> namespaces_ ABSL_GUARDED_BY(mutex_);
+};
+
+// ---- Life ----
+
+absl::Status ClientImpl::Start() {
+  TERRACE_ASSIGN_OR_RETURN(transport_, parts_.make_transport(&channel_));
+  channel_.Attach(transport_.get());
+  io_ = std::make_shared<IoHandle>(transport_.get(), &channel_);
+  control_->Start(this);
+  return AwaitFirst(options_.connect_timeout);
+}
+
+ClientImpl::~ClientImpl() {
+  constexpr absl::Duration kQuiet = absl::Milliseconds(500);
+  if (transport_ == nullptr) return;
+  // Behind everything posted so far, so that no operation is left without an end; before the
+  // session goes, which would turn what is in flight into misses.
+  Waiter<bool> ended;
+  io_->Post([&ended](DataChannel& channel) {
+    channel.CancelAll();
+    ended.Finish(true);
+  });
+  ended.Wait();
+  control_->Stop();
+  io_->Close();
+  transport_->Shutdown(kQuiet);
+}
+
+absl::Status ClientImpl::AwaitFirst(absl::Duration timeout) {
+  const absl::Duration until = Clock::Real()->Now() + timeout;
+  MutexLock lock(&mutex_);
+  while (!first_) {
+    const absl::Duration left = until - Clock::Real()->Now();
+    if (left <= absl::ZeroDuration()) {
+      return absl::DeadlineExceededError(fmt::format("no session with the node at {} within {}",
+                                                     options_.address,
+                                                     absl::FormatDuration(timeout)));
+    }
+    first_told_.WaitWithTimeout(&mutex_, left);
+  }
+  return *first_;
+}
+
+void ClientImpl::SetFirst(absl::Status outcome) {
+  MutexLock lock(&mutex_);
+  if (first_) return;
+  first_ = std::move(outcome);
+  first_told_.SignalAll();
+}
+
+void ClientImpl::OnSessionOpened(const SessionInfo& session) {
+  ReopenNamespaces();
+  io_->Post([session](DataChannel& channel) { channel.OpenSession(session); });
+}
+
+void ClientImpl::OnSessionEnding() {
+  io_->Post([](DataChannel& channel) { channel.EndSession(); });
+}
+
+void ClientImpl::OnSessionLost(const absl::Status& why) {
+  SetFirst(why);
+  io_->Post([why](DataChannel& channel) { channel.LoseSession(why); });
+}
+
+void ClientImpl::OnDataUp() { SetFirst(absl::OkStatus()); }
+
+void ClientImpl::OnDataDown(const absl::Status& why) {
+  SetFirst(absl::UnavailableError(fmt::format("no data connection with the node at {}: {}",
+                                              options_.address, std::string(why.message()))));
+}
+
+// ---- Namespaces ----
+
+absl::StatusOr<Namespace> ClientImpl::OpenNamespace(const NamespaceDefinition& definition) {
+  const LayoutDefinition& layout = definition.layout;
+  TERRACE_RETURN_IF_ERROR(Validate(BlockShape{layout.block_bytes, layout.segments}));
+  TERRACE_ASSIGN_OR_RETURN(Namespace ns,
+                           control_->OpenNamespace(definition, options_.connect_timeout));
+  MutexLock lock(&mutex_);
+  namespaces_[definition.name] = {definition, ns};
+  return ns;
+}
+
+// A node that restarted may have forgotten them. One that cannot be opened now is left as it is:
+// its blocks are refused until somebody opens it.
+void ClientImpl::ReopenNamespaces() {
+  std::map<std::string, OpenedNamespace> opened;
+  {
+    MutexLock lock(&mutex_);
+    opened = namespaces_;
+  }
+  for (auto& [name, known] : opened) {
+    absl::StatusOr<Namespace> now =
+        control_->OpenNamespace(known.definition, options_.connect_timeout);
+    if (!now.ok() || (now->id == known.ns.id && now->secret == known.ns.secret)) continue;
+    namespace_epoch_.fetch_add(1, std::memory_order_relaxed);
+    MutexLock lock(&mutex_);
+    namespaces_[name].ns = *now;
+  }
+}
+
+// ---- Operations ----
+
+std::shared_ptr<Operation::State> ClientImpl::NewOperation(size_t requests,
+                                                           OperationOptions options) {
+  auto state = std::make_shared<Operation::State>(next_id_.fetch_add(1, std::memory_order_relaxed),
+                                                  requests, std::move(options));
+  state->io = io_;
+  state->completions = completions_;
+  if (gauge_->Enter()) state->gauge = gauge_;
+  return state;
+}
+
+Operation ClientImpl::Submit(std::shared_ptr<Operation::State> state, std::unique_ptr<Task> task) {
+  io_->Post(
+      [task = std::move(task)](DataChannel& channel) mutable { channel.Start(std::move(task)); });
+  return Operation(std::move(state));
+}
+
+Operation ClientImpl::Overloaded(std::shared_ptr<Operation::State> state) {
+  for (size_t i = 0; i < state->results.size(); ++i) state->SetOutcome(i, Outcome::kOverloaded);
+  io_->Post([state](DataChannel&) { state->Finish(); });  // callbacks run on the I/O thread
+  return Operation(std::move(state));
+}
+
+Operation ClientImpl::Get(const Namespace& ns, std::vector<GetRequest> requests,
+                          OperationOptions options) {
+  const absl::Duration deadline = Clock::Real()->Now() + options.timeout;
+  auto state = NewOperation(requests.size(), std::move(options));
+  if (state->gauge == nullptr) return Overloaded(std::move(state));
+  auto task =
+      std::make_unique<GetTask>(ns, GetTask::Mode::kEach, std::move(requests), state, deadline);
+  return Submit(std::move(state), std::move(task));
+}
+
+Operation ClientImpl::Put(const Namespace& ns, std::vector<PutRequest> requests,
+                          OperationOptions options) {
+  const absl::Duration deadline = Clock::Real()->Now() + options.timeout;
+  auto state = NewOperation(requests.size(), std::move(options));
+  if (state->gauge == nullptr) return Overloaded(std::move(state));
+  auto task = std::make_unique<PutTask>(ns, std::move(requests), state, deadline);
+  return Submit(std::move(state), std::move(task));
+}
+
+Operation ClientImpl::Prefetch(const Chain& chain, size_t shard, size_t first_block,
+                               std::vector<Pieces> slots, OperationOptions options) {
+  const absl::Duration deadline = Clock::Real()->Now() + options.timeout;
+  const bool inside = shard < chain.shards().size() && first_block <= chain.blocks();
+  const size_t known = inside ? chain.blocks() - first_block : 0;
+  std::vector<GetRequest> requests(std::min(slots.size(), known));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].key = chain.key(first_block + i, shard);
+    requests[i].destination = std::move(slots[i]);
+  }
+  auto state = NewOperation(slots.size(), std::move(options));
+  if (state->gauge == nullptr) return Overloaded(std::move(state));
+  for (size_t i = requests.size(); i < slots.size(); ++i) {
+    state->SetOutcome(i, Outcome::kInvalid);
+    state->results[i].message = "the chain has no such block or shard";
+  }
+  auto task = std::make_unique<GetTask>(chain.ns(), GetTask::Mode::kLeadingRun, std::move(requests),
+                                        state, deadline);
+  return Submit(std::move(state), std::move(task));
+}
+
+absl::StatusOr<MatchResult> ClientImpl::Match(const Chain& chain, const MatchOptions& options) {
+  if (chain.blocks() > kMaxChainBlocks) {
+    return absl::InvalidArgumentError(
+        fmt::format("the chain has {} blocks, {} can be matched", chain.blocks(), kMaxChainBlocks));
+  }
+  if (!channel_.up()) return MatchResult{.ask_again = true};
+  Waiter<MatchResult> waiter;
+  auto task =
+      std::make_unique<MatchTask>(next_id_.fetch_add(1, std::memory_order_relaxed), &chain, options,
+                                  io_, &waiter, Clock::Real()->Now() + options.timeout);
+  io_->Post(
+      [task = std::move(task)](DataChannel& channel) mutable { channel.Start(std::move(task)); });
+  return waiter.Wait();
+}
+
+void ClientImpl::Touch(const Chain& chain, size_t blocks) {
+  blocks = std::min(blocks, chain.blocks());
+  for (size_t shard = 0; shard < chain.shards().size(); ++shard) {
+    for (size_t begin = 0; begin < blocks; begin += kMaxKeysPerFrame) {
+      std::vector<WireKey> keys;
+      for (size_t i = begin; i < std::min(blocks, begin + kMaxKeysPerFrame); ++i) {
+        const BlockKey key = chain.key(i, shard);
+        keys.push_back({key.digest, key.shard});
+      }
+      io_->Post([id = chain.ns().id, keys = std::move(keys)](DataChannel& channel) mutable {
+        channel.Touch(id, std::move(keys));
+      });
+    }
+  }
+}
+
+ClientStats ClientImpl::Stats() const {
+  const ChannelCounters& counters = channel_.counters();
+  ClientStats stats;
+  stats.transport = transport_->Stats().profile;
+  stats.connected = channel_.up();
+  stats.reconnects = counters.reconnects;
+  stats.gets = counters.gets;
+  stats.get_bytes = counters.get_bytes;
+  stats.puts = counters.puts;
+  stats.put_bytes = counters.put_bytes;
+  stats.misses = counters.misses;
+  stats.corrupt = counters.corrupt;
+  stats.timeouts = counters.timeouts;
+  stats.operations_in_flight = gauge_->count();
+  stats.namespace_epoch = namespace_epoch_;
+  return stats;
+}
+
+// ---- UCX ----
+
+absl::StatusOr<UcxProfile> ToProfile(const std::string& transport) {
+  if (transport == "auto") return UcxProfile::kAuto;
+  if (transport == "tcp") return UcxProfile::kTcp;
+  if (transport == "rdma") return UcxProfile::kRdma;
+  return absl::InvalidArgumentError(
+      fmt::format("transport '{}': auto, tcp and rdma are known", transport));
+}
+
+// One per process and profile, as long as a client uses it.
+absl::StatusOr<std::shared_ptr<UcxContext>> SharedContext(UcxProfile profile) {
+  static Mutex mutex;
+  static std::map<UcxProfile, std::weak_ptr<UcxContext>> contexts;
+  MutexLock lock(&mutex);
+  if (std::shared_ptr<UcxContext> context = contexts[profile].lock()) return context;
+  TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, UcxContext::Create(profile));
+  contexts[profile] = context;
+  return context;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> ConnectWith(const ClientOptions& options,
+                                                    ClientParts parts) {
+  auto client = std::make_unique<ClientImpl>(options, std::move(parts));
+  TERRACE_RETURN_IF_ERROR(client->Start());
+  return client;
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
+  TERRACE_ASSIGN_OR_RETURN(UcxProfile profile, ToProfile(options.transport));
+  ClientParts parts;
+  TERRACE_ASSIGN_OR_RETURN(parts.control, CreateControlChannel(options));
+  TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, SharedContext(profile));
+  parts.make_transport = [context](TransportHandler* handler) {
+    return CreateUcxTransport(context.get(), {.thread_name = "terrace-client"}, handler);
+  };
+  return ConnectWith(options, std::move(parts));
+}
+
+}  // namespace terrace

@@ -1,0 +1,153 @@
+// The data connection of one session: who waits for which reply, how much may be under way, what
+// must end by when. Everything runs on the transport's thread unless marked otherwise.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "client/backoff.h"
+#include "client/session.h"
+#include "client/task.h"
+#include "cluster/transport.h"
+#include "proto/clock.h"
+#include "proto/frame.h"
+
+namespace terrace {
+
+// Told on the transport's thread.
+class DataListener {
+ public:
+  virtual ~DataListener() = default;
+  virtual void OnDataUp() = 0;
+  virtual void OnDataDown(const absl::Status& why) = 0;
+  // The node does not know the session's token any more: another session is needed.
+  virtual void OnTokenRefused() = 0;
+};
+
+// Counted on the transport's thread, read by any.
+struct ChannelCounters {
+  std::atomic<uint64_t> gets{0}, get_bytes{0}, puts{0}, put_bytes{0};
+  std::atomic<uint64_t> misses{0}, corrupt{0}, timeouts{0}, reconnects{0};
+};
+
+inline void Count(std::atomic<uint64_t>* counter, uint64_t amount = 1) {
+  counter->fetch_add(amount, std::memory_order_relaxed);
+}
+
+class DataChannel : public TransportHandler {
+ public:
+  explicit DataChannel(DataListener* listener) : listener_(listener) {}
+  // Before anything else; `transport` delivers its events here.
+  void Attach(Transport* transport) { transport_ = transport; }
+
+  // The session's life.
+  void OpenSession(SessionInfo session);
+  void EndSession();  // what is in flight goes on, nothing new is sent
+  void LoseSession(const absl::Status& why);
+
+  // Operations. Without a connection a task ends at once, as a miss.
+  void Start(std::unique_ptr<Task> task);
+  void Cancel(uint64_t task_id);
+  void CancelAll();
+  // Keys that the engine used by itself; lost without a connection.
+  void Touch(NamespaceId ns, std::vector<WireKey> keys);
+  // Of a lease granted under session `session_id`; leases end with their session.
+  void Release(uint64_t session_id, uint64_t lease);
+
+  // Thread-safe.
+  bool up() const { return up_.load(std::memory_order_acquire); }
+  ChannelCounters& counters() { return counters_; }
+  const ChannelCounters& counters() const { return counters_; }
+
+  // ---- For tasks ----
+  const SessionLimits& limits() const { return session_->limits; }
+  uint64_t session_id() const { return session_ ? session_->session_id : 0; }
+  // Asks for turns to send requests, or values.
+  void WantTurn(Task* task) { turns_.push_back(task); }
+  void WantSend(Task* task) { sends_.push_back(task); }
+  // Whether a request that moves `bytes` in `reservations` may be opened now. One that is larger
+  // than the bound may when it is alone.
+  bool HasRoom(uint64_t bytes, uint32_t reservations) const;
+  uint64_t OpenRequest(Task* task, uint64_t bytes, uint32_t reservations);
+  // Part of a request is over; EndRequest gives back what is left. A reply to an ended request
+  // is thrown away as it arrives.
+  void GiveBack(uint64_t request, uint64_t bytes, uint32_t reservations);
+  void EndRequest(uint64_t request);
+  // EndRequest, and tells the node that nobody waits any more.
+  void CancelRequest(uint64_t request);
+  void Send(uint64_t request, const FrameBody& frame);
+  // With bytes; they stay until `sent`. HasSendRoom keeps few of them queued, so that a block is
+  // checksummed while the one before it is on the wire.
+  bool HasSendRoom() const { return unsent_bytes_ < kSendWindowBytes; }
+  void SendPayload(uint64_t request, const FrameBody& frame,
+                   absl::InlinedVector<ByteSpan, 1> payload,
+                   absl::AnyInvocable<void(absl::Status)> sent);
+  // Completes and destroys `task` if it has finished.
+  void Settle(Task* task);
+  // Gives turns to those who wait. After anything that made room.
+  void Pump();
+
+ private:
+  struct Request {
+    Task* task;
+    uint64_t bytes;
+    uint32_t reservations;
+  };
+  using Deadline = std::pair<absl::Duration, uint64_t>;  // when, of which task
+  struct Running {
+    std::unique_ptr<Task> task;
+    absl::Duration due;
+    bool abandoned = false;
+  };
+
+  // How long the transport may hold memory of a task that was given up, before the connection is.
+  static constexpr absl::Duration kGrace = absl::Milliseconds(50);
+  static constexpr absl::Duration kConnectTimeout = absl::Seconds(2);
+  static constexpr uint64_t kSendWindowBytes = 1 << 20;
+
+  void OnOpen(ConnectionId connection, bool accepted) override;
+  Landing OnMessage(ConnectionId connection, ByteSpan frame, uint64_t payload_bytes) override;
+  void OnClose(ConnectionId connection, const absl::Status& why) override;
+
+  void Connect();
+  void ConnectLater();
+  void CloseConnection(absl::Status why);
+  void OnHelloReply(WireStatus status);
+  Landing OnReply(Frame frame, uint64_t payload_bytes);
+  void GiveUp(Running& running, Outcome why);
+  void SetDue(Running& running, absl::Duration due);
+  void ArmTimer();
+  void OnTimer();
+  void EndAll(Outcome why);
+
+  DataListener* const listener_;
+  Transport* transport_ = nullptr;
+  ChannelCounters counters_;
+  std::atomic<bool> up_{false};
+
+  std::optional<SessionInfo> session_;
+  bool ending_ = false;  // the session takes nothing new
+  ConnectionId connection_ = 0;
+  uint64_t attempts_ = 0;  // to connect; tells an outdated retry
+  bool was_up_ = false;
+  Backoff backoff_;
+
+  absl::flat_hash_map<uint64_t, Running> tasks_;
+  std::set<Deadline> deadlines_;
+  absl::Duration timer_ = absl::InfiniteDuration();  // when the transport will call OnTimer
+  std::deque<Task*> turns_, sends_;                  // each at most once
+  absl::flat_hash_map<uint64_t, Request> requests_;
+  uint64_t next_request_ = 1;
+  uint64_t bytes_in_flight_ = 0;
+  uint32_t reservations_in_flight_ = 0;
+  uint64_t unsent_bytes_ = 0;
+  bool pumping_ = false;
+};
+
+}  // namespace terrace

@@ -1,0 +1,187 @@
+#include "client/put_task.h"
+
+#include <algorithm>
+
+#include "client/data_channel.h"
+#include "fmt/format.h"
+#include "proto/checksum.h"
+#include "proto/status.h"
+
+namespace terrace {
+
+PutTask::PutTask(const Namespace& ns, std::vector<PutRequest> requests,
+                 std::shared_ptr<Operation::State> state, absl::Duration deadline)
+    : Task(state->id, deadline), ns_(ns), requests_(std::move(requests)), state_(std::move(state)) {
+  items_.reserve(requests_.size());
+  for (uint32_t i = 0; i < requests_.size(); ++i) {
+    if (absl::Status valid = Validate(requests_[i]); valid.ok()) {
+      items_.push_back({i});
+    } else {
+      state_->results[i].message = std::string(valid.message());
+      state_->SetOutcome(i, Outcome::kInvalid);
+    }
+  }
+  open_ = static_cast<uint32_t>(items_.size());
+}
+
+absl::Status PutTask::Validate(const PutRequest& request) const {
+  TERRACE_RETURN_IF_ERROR(terrace::Validate(ns_.shape));
+  if (request.key.ns != ns_.id) return absl::InvalidArgumentError("key of another namespace");
+  if (request.metadata.opaque.size() > kMaxOpaqueBytes) {
+    return absl::InvalidArgumentError(fmt::format("opaque metadata has {} bytes, {} are accepted",
+                                                  request.metadata.opaque.size(), kMaxOpaqueBytes));
+  }
+  size_t bytes = 0;
+  for (ByteSpan piece : request.source) bytes += piece.size();
+  if (bytes != ns_.shape.length) {
+    return absl::InvalidArgumentError(
+        fmt::format("the source has {} bytes, a block {}", bytes, ns_.shape.length));
+  }
+  return absl::OkStatus();
+}
+
+Turn PutTask::SendRequest(DataChannel& channel) {
+  const auto left = static_cast<uint32_t>(items_.size()) - next_;
+  if (left == 0) return Turn::kNothing;
+  // A quarter of what may be in flight per frame keeps the wire busy while the next is reserved.
+  const SessionLimits& limits = channel.limits();
+  const uint64_t count = std::min<uint64_t>(
+      {left, limits.max_keys_per_frame, std::max(limits.max_reservations / 4, 1u),
+       std::max<uint64_t>(limits.max_bytes_in_flight / 4 / ns_.shape.length, 1)});
+  const uint64_t bytes = count * ns_.shape.length;
+  if (!channel.HasRoom(bytes, count)) return Turn::kNoRoom;
+  const uint64_t request = channel.OpenRequest(this, bytes, count);
+  ReserveFrame frame{ns_.id, MillisecondsUntil(deadline()), {}};
+  const auto end = static_cast<uint32_t>(next_ + count);
+  for (uint32_t i = next_; i < end; ++i) {
+    const PutRequest& put = requests_[items_[i].index];
+    items_[i].state = Item::kReserving;
+    items_[i].request = request;
+    frame.items.push_back({{put.key.digest, put.key.shard},
+                           ns_.shape,
+                           put.metadata.depth,
+                           static_cast<uint16_t>(put.metadata.opaque.size())});
+  }
+  batches_.emplace(request, Batch{next_, end, end - next_});
+  next_ = end;
+  channel.Send(request, frame);
+  return Turn::kSent;
+}
+
+absl::Status PutTask::OnReply(DataChannel& channel, uint64_t request, FrameBody& reply,
+                              uint64_t /*payload_bytes*/, Landing* /*landing*/) {
+  if (const auto* reserved = std::get_if<ReserveReplyFrame>(&reply)) {
+    return OnReserved(channel, request, *reserved);
+  }
+  if (const auto* put = std::get_if<PutReplyFrame>(&reply)) return OnPut(channel, request, *put);
+  return absl::DataLossError("a Put was answered by another frame");
+}
+
+absl::Status PutTask::OnReserved(DataChannel& channel, uint64_t request,
+                                 const ReserveReplyFrame& reply) {
+  Batch& batch = batches_.find(request)->second;
+  if (batch.granted || reply.items.size() != batch.end - batch.begin) {
+    return absl::DataLossError("a ReserveReply that does not fit its Reserve");
+  }
+  batch.granted = true;
+  const bool idle = granted_.empty();
+  const uint32_t begin = batch.begin;  // the batch may end with its last item
+  for (uint32_t i = 0; i < reply.items.size(); ++i) {
+    const uint32_t position = begin + i;
+    if (reply.items[i].status == WireStatus::kOk) {
+      items_[position].state = Item::kGranted;
+      items_[position].reservation = reply.items[i].reservation;
+      granted_.push_back(position);
+    } else {
+      EndItem(channel, position, reply.items[i].status);
+    }
+  }
+  if (idle && !granted_.empty()) channel.WantSend(this);
+  return absl::OkStatus();
+}
+
+Turn PutTask::SendValue(DataChannel& channel) {
+  if (granted_.empty()) return Turn::kNothing;
+  if (!channel.HasSendRoom()) return Turn::kNoRoom;
+  const uint32_t position = granted_.front();
+  granted_.pop_front();
+  Item& item = items_[position];
+  item.state = Item::kWaiting;
+  ++sending_;
+  const PutRequest& put = requests_[item.index];
+  const Envelope envelope = Seal(put);
+  ValueFrame frame{
+      static_cast<uint16_t>(position - batches_.find(item.request)->second.begin), item.reservation,
+      std::vector<std::byte>(EnvelopeBytes(ns_.shape.segments, put.metadata.opaque.size()))};
+  envelope.EncodeTo(frame.envelope);
+  channel.SendPayload(item.request, frame, put.source,
+                      [this, &channel, position](const absl::Status& status) {
+                        OnSent(channel, position, status);
+                        channel.Settle(this);  // may destroy this task, but not the channel
+                      });
+  return granted_.empty() ? Turn::kNothing : Turn::kSent;
+}
+
+// Checksums the source; only values that the node wants cost that.
+Envelope PutTask::Seal(const PutRequest& request) const {
+  Envelope envelope{request.key, 0, ns_.layout_id, ns_.shape, Codec::kRaw, request.metadata, {}};
+  envelope.checksums.resize(ns_.shape.segments);
+  SegmentChecksummer checksummer(ns_.shape.segment_bytes(), envelope.checksums);
+  for (ByteSpan piece : request.source) checksummer.Update(piece);
+  return envelope;
+}
+
+void PutTask::OnSent(DataChannel& channel, uint32_t position, const absl::Status& status) {
+  --sending_;
+  if (status.ok() || items_[position].state == Item::kFinal) return;
+  EndItem(channel, position,
+          absl::IsResourceExhausted(status) ? WireStatus::kOverloaded : WireStatus::kMiss);
+}
+
+absl::Status PutTask::OnPut(DataChannel& channel, uint64_t request, const PutReplyFrame& reply) {
+  const uint32_t position = batches_.find(request)->second.begin + reply.index;
+  if (position >= items_.size() || items_[position].request != request ||
+      items_[position].state != Item::kWaiting) {
+    return absl::DataLossError("a PutReply for a value that was not sent");
+  }
+  if (reply.status == WireStatus::kOk) Count(&channel.counters().put_bytes, ns_.shape.length);
+  EndItem(channel, position, reply.status);
+  return absl::OkStatus();
+}
+
+void PutTask::EndItem(DataChannel& channel, uint32_t position, WireStatus status) {
+  const bool existed = status == WireStatus::kExists || status == WireStatus::kPending;
+  const Item& item = items_[position];
+  state_->results[item.index].existed = existed;
+  SetFinal(channel, position, ToOutcome(status), ToString(status));
+  auto it = batches_.find(item.request);
+  channel.GiveBack(item.request, ns_.shape.length, 1);
+  if (--it->second.open == 0) {
+    channel.EndRequest(item.request);
+    batches_.erase(it);
+  }
+}
+
+void PutTask::SetFinal(DataChannel& channel, uint32_t position, Outcome outcome,
+                       std::string message) {
+  Item& item = items_[position];
+  item.state = Item::kFinal;
+  --open_;
+  if (outcome != Outcome::kOk) state_->results[item.index].message = std::move(message);
+  state_->SetOutcome(item.index, outcome);
+  ChannelCounters& counters = channel.counters();
+  Count(&counters.puts);
+  if (outcome == Outcome::kCorrupt) Count(&counters.corrupt);
+  if (outcome == Outcome::kTimeout) Count(&counters.timeouts);
+}
+
+void PutTask::Abandon(DataChannel& channel, Outcome why) {
+  for (const auto& [request, batch] : std::exchange(batches_, {})) channel.CancelRequest(request);
+  for (uint32_t i = 0; i < items_.size(); ++i) {
+    if (items_[i].state != Item::kFinal) SetFinal(channel, i, why, {});
+  }
+  granted_.clear();
+  next_ = static_cast<uint32_t>(items_.size());
+}
+
+}  // namespace terrace

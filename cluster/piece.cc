@@ -1,0 +1,81 @@
+#include "cluster/piece.h"
+
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "cluster/transport.h"
+#include "proto/block.h"
+#include "proto/status.h"
+
+namespace terrace {
+namespace {
+
+// "TRN" and the version of this layout. Both sides of a connection speak the same one.
+constexpr uint32_t kMagicAndVersion = 0x014e5254;
+
+absl::Status Broken(const char* what) {
+  return absl::InvalidArgumentError(std::string("transport header: ") + what);
+}
+
+absl::Status Check(const PieceHeader& header) {
+  if (header.frame_bytes > kMaxFrameBytes) return Broken("frame too large");
+  if (header.payload_bytes > kMaxBlockBytes) return Broken("payload too large");
+  if (header.frame_part > header.frame_bytes ||
+      header.frame_offset > header.frame_bytes - header.frame_part) {
+    return Broken("frame part out of bounds");
+  }
+  if (header.payload_part > header.payload_bytes ||
+      header.payload_offset > header.payload_bytes - header.payload_part) {
+    return Broken("payload part out of bounds");
+  }
+  if (!header.frame_complete() && header.payload_part > 0) return Broken("payload before frame");
+  const bool empty_message = header.frame_bytes == 0 && header.payload_bytes == 0;
+  if (header.kind != PieceKind::kData && !empty_message) return Broken("greeting with content");
+  if (header.frame_part == 0 && header.payload_part == 0 && !empty_message) {
+    return Broken("empty piece");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void EncodePieceHeader(const PieceHeader& header, std::span<std::byte, kPieceHeaderBytes> out) {
+  std::byte* at = out.data();
+  const auto put = [&at](auto value) {
+    std::memcpy(at, &value, sizeof(value));
+    at += sizeof(value);
+  };
+  put(kMagicAndVersion);
+  put(static_cast<uint32_t>(header.kind));
+  put(header.frame_bytes);
+  put(header.frame_offset);
+  put(header.frame_part);
+  put(uint32_t{0});
+  put(header.sequence);
+  put(header.payload_bytes);
+  put(header.payload_offset);
+  put(header.payload_part);
+}
+
+absl::StatusOr<PieceHeader> DecodePieceHeader(ByteSpan bytes, uint64_t data_bytes) {
+  if (bytes.size() < kPieceHeaderBytes) return Broken("too short");
+  ByteReader reader(bytes);
+  if (reader.Read<uint32_t>() != kMagicAndVersion) return Broken("magic or version");
+  const auto kind = reader.Read<uint32_t>();
+  if (kind < 1 || kind > 3) return Broken("kind");
+  PieceHeader header{.kind = static_cast<PieceKind>(kind)};
+  header.frame_bytes = reader.Read<uint32_t>();
+  header.frame_offset = reader.Read<uint32_t>();
+  header.frame_part = reader.Read<uint32_t>();
+  if (reader.Read<uint32_t>() != 0) return Broken("reserved field");
+  header.sequence = reader.Read<uint64_t>();
+  header.payload_bytes = reader.Read<uint64_t>();
+  header.payload_offset = reader.Read<uint64_t>();
+  header.payload_part = reader.Read<uint64_t>();
+  TERRACE_RETURN_IF_ERROR(Check(header));
+  if (header.frame_part != bytes.size() - kPieceHeaderBytes) return Broken("frame part length");
+  if (header.payload_part != data_bytes) return Broken("payload part length");
+  return header;
+}
+
+}  // namespace terrace

@@ -1,0 +1,183 @@
+#include "cluster/ucx_context.h"
+
+#include <signal.h>
+#include <sys/socket.h>
+#include <ucs/config/global_opts.h>
+#include <ucs/debug/debug.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "fmt/format.h"
+#include "proto/status.h"
+
+namespace terrace {
+namespace {
+
+struct Setting {
+  const char* owner;  // the prefix of a single transport's settings, "" for UCX's own
+  const char* name;
+  const char* value;
+};
+
+// Each is left alone where the environment has UCX_<owner><name>.
+constexpr Setting kCommon[] = {
+    {"", "WARN_INVALID_CONFIG", "n"},
+    {"", "MEMTYPE_CACHE", "n"},             // its hooks miss memory that came before them
+    {"", "RCACHE_MAX_UNRELEASED", "1024"},  // else registration caches grow without bound
+    {"", "KEEPALIVE_INTERVAL", "2s"},
+    {"", "CM_USE_ALL_DEVICES", "n"},  // bytes travel where the connection was asked for
+    {"TCP_", "KEEPIDLE", "2s"},
+    {"TCP_", "KEEPINTVL", "1s"},
+    {"TCP_", "TX_SEG_SIZE", "64k"},
+    {"TCP_", "RX_SEG_SIZE", "64k"},
+    {"TCP_CM_", "REUSEADDR", "y"},  // a restarted node takes its port back at once
+    {"IB_", "PCI_RELAXED_ORDERING", "try"},
+};
+
+// Eager and buffered only: rendezvous and zero copy over TCP abort the process now and then
+// when a peer is killed in mid-transfer.
+constexpr Setting kTcp[] = {
+    {"", "TLS", "tcp"},
+    {"", "RNDV_THRESH", "inf"},
+    {"", "ZCOPY_THRESH", "inf"},
+    {"TCP_", "PUT_ENABLE", "n"},
+};
+
+// Without tcp connecting hangs: it carries the connection manager.
+constexpr Setting kRdma[] = {{"", "TLS", "ib,tcp"}};
+constexpr Setting kRdmaDevicesOnly[] = {{"", "TLS", "ib"}};
+
+constexpr Setting kInet[] = {{"TCP_", "AF_PRIO", "inet"}};
+constexpr Setting kInet6[] = {{"TCP_", "AF_PRIO", "inet6"}};
+
+bool InEnvironment(const std::string& name) {
+  return std::getenv(("UCX_" + name).c_str()) != nullptr;
+}
+
+absl::Status Apply(std::span<const Setting> settings, ucp_config_t* config) {
+  for (const Setting& setting : settings) {
+    const std::string full_name = std::string(setting.owner) + setting.name;
+    if (InEnvironment(full_name)) continue;
+    // UCX 1.13 knows a transport's settings without its prefix, later versions with it. Those
+    // that no transport knows are ignored.
+    for (const std::string& name : {std::string(setting.name), full_name}) {
+      TERRACE_RETURN_IF_ERROR(FromUcx(ucp_config_modify(config, name.c_str(), setting.value),
+                                      fmt::format("UCX setting {}={}", name, setting.value)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// UCX reports to stdout and catches faults by itself; both belong to the program. All of its
+// errors reach us as statuses.
+void Quieten() {
+  if (!InEnvironment("LOG_LEVEL")) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
+  if (!InEnvironment("HANDLE_ERRORS")) {
+    for (int fault : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) ucs_debug_disable_signal(fault);
+  }
+}
+
+absl::StatusOr<UcxContextHandle> Init(std::span<const Setting> profile,
+                                      std::span<const Setting> family = kInet) {
+  ucp_config_t* raw_config = nullptr;
+  TERRACE_RETURN_IF_ERROR(FromUcx(ucp_config_read(nullptr, nullptr, &raw_config), "UCX settings"));
+  const UcxConfig config(raw_config);
+  TERRACE_RETURN_IF_ERROR(Apply(kCommon, config.get()));
+  TERRACE_RETURN_IF_ERROR(Apply(profile, config.get()));
+  TERRACE_RETURN_IF_ERROR(Apply(family, config.get()));
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+  // No RMA: UCX's emulation of it lets a peer write to any address.
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.mt_workers_shared = 1;
+  ucp_context_h context = nullptr;
+  TERRACE_RETURN_IF_ERROR(FromUcx(ucp_init(&params, config.get(), &context), "UCX"));
+  return UcxContextHandle(context);
+}
+
+absl::StatusOr<UcxProfile> Choose(UcxProfile asked) {
+  if (asked == UcxProfile::kTcp) return asked;
+  // An environment that names its transports is trusted with them where rdma is asked for.
+  if (InEnvironment("TLS")) {
+    return asked == UcxProfile::kRdma ? UcxProfile::kRdma : UcxProfile::kTcp;
+  }
+  const auto devices = Init(kRdmaDevicesOnly);
+  if (devices.ok()) return UcxProfile::kRdma;
+  if (asked == UcxProfile::kAuto) return UcxProfile::kTcp;
+  return absl::UnavailableError(
+      fmt::format("no RDMA device: {}", std::string(devices.status().message())));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(UcxProfile asked) {
+  Quieten();
+  TERRACE_ASSIGN_OR_RETURN(const UcxProfile profile, Choose(asked));
+  auto handle = profile == UcxProfile::kRdma ? Init(kRdma) : Init(kTcp);
+  if (!handle.ok()) return absl::UnavailableError(std::string(handle.status().message()));
+  return std::make_unique<UcxContextImpl>(profile, *std::move(handle));
+}
+
+UcxContextImpl::UcxContextImpl(UcxProfile profile, UcxContextHandle inet)
+    : profile_(profile), process_(getpid()), inet_(std::move(inet)) {}
+
+UcxContextImpl::~UcxContextImpl() {
+  MutexLock lock(&mutex_);
+  for (const auto& [address, memory] : registered_) ucp_mem_unmap(inet_.get(), memory.handle);
+}
+
+absl::StatusOr<ucp_context_h> UcxContextImpl::ForFamily(int family) {
+  if (family == AF_INET) return inet_.get();
+  MutexLock lock(&mutex_);
+  if (inet6_ == nullptr) {
+    auto made = profile_ == UcxProfile::kRdma ? Init(kRdma, kInet6) : Init(kTcp, kInet6);
+    if (!made.ok()) return absl::UnavailableError(std::string(made.status().message()));
+    inet6_ = *std::move(made);
+  }
+  return inet6_.get();
+}
+
+std::string UcxContextImpl::version() const {
+  unsigned major = 0, minor = 0, release = 0;
+  ucp_get_version(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
+absl::Status UcxContextImpl::CheckProcess() const {
+  if (getpid() == process_) return absl::OkStatus();
+  return absl::FailedPreconditionError("UCX does not survive fork: create a context in the child");
+}
+
+absl::Status UcxContextImpl::Register(MutableByteSpan memory) {
+  if (memory.empty()) return absl::InvalidArgumentError("memory to register is empty");
+  if (profile_ == UcxProfile::kTcp) return absl::OkStatus();  // copies anyway
+  ucp_mem_map_params_t params{};
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
+  params.address = memory.data();
+  params.length = memory.size();
+  ucp_mem_h handle = nullptr;
+  TERRACE_RETURN_IF_ERROR(FromUcx(ucp_mem_map(inet_.get(), &params, &handle), "registration"));
+  MutexLock lock(&mutex_);
+  Registered& known = registered_[memory.data()];
+  ++known.users;
+  if (known.handle == nullptr) {
+    known.handle = handle;
+  } else {
+    ucp_mem_unmap(inet_.get(), handle);
+  }
+  return absl::OkStatus();
+}
+
+void UcxContextImpl::Unregister(MutableByteSpan memory) {
+  MutexLock lock(&mutex_);
+  const auto found = registered_.find(memory.data());
+  if (found == registered_.end() || --found->second.users > 0) return;
+  ucp_mem_unmap(inet_.get(), found->second.handle);
+  registered_.erase(found);
+}
+
+}  // namespace terrace

@@ -1,0 +1,178 @@
+// ./dev bench: Terrace beside its physical limit and its peers. See rounds.h for how it judges.
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <tuple>
+
+#include "fmt/format.h"
+#include "proto/flags.h"
+#include "proto/status.h"
+#include "tests/bench/bench_loop.h"
+#include "tests/bench/redis_contender.h"
+#include "tests/bench/report.h"
+#include "tests/bench/rounds.h"
+#include "tests/bench/terrace_contender.h"
+#include "tests/bench/ucx_loop.h"
+
+namespace terrace::bench {
+namespace {
+
+constexpr uint64_t kHostBytes = uint64_t{2} << 30;
+constexpr size_t kWorkingSetBytes = size_t{1} << 30;
+constexpr size_t kRoundBytesDeep = size_t{192} << 20;  // with several blocks in flight
+constexpr size_t kRoundBytesOne = size_t{64} << 20;    // with one
+constexpr int kFullRounds = 31, kQuickRounds = 7;
+// A Match of 128 keys is this much on the wire, answered by a small frame.
+constexpr uint64_t kMatchRequestBytes = 128 * 34 + 32;
+constexpr int kMatchCalls = 400;
+
+struct Options {
+  bool quick = false;
+  std::string json;
+  std::string only;
+};
+
+// The bare loop chooses its fastest form when it is set up, which takes a while: once per row.
+class Limit {
+ public:
+  explicit Limit(std::unique_ptr<BenchLoop> loop) : loop_(std::move(loop)) {}
+
+  absl::StatusOr<BenchRound> Run(uint64_t block_bytes, int depth, BenchDirection direction,
+                                 uint64_t bytes) {
+    const Setup wanted{block_bytes, depth, direction};
+    if (setup_ != wanted) {
+      TERRACE_RETURN_IF_ERROR(loop_->Setup(block_bytes, depth, direction));
+      setup_ = wanted;
+    }
+    return loop_->Run(bytes);
+  }
+
+ private:
+  using Setup = std::tuple<uint64_t, int, BenchDirection>;
+
+  const std::unique_ptr<BenchLoop> loop_;
+  std::optional<Setup> setup_;
+};
+
+struct Contenders {
+  std::unique_ptr<TerraceContender> terrace;
+  std::unique_ptr<Limit> ucx;
+  std::unique_ptr<RedisContender> redis;
+};
+
+absl::StatusOr<Measurement> RunLimit(Limit* limit, uint64_t block_bytes, int depth,
+                                     BenchDirection direction, uint64_t bytes) {
+  TERRACE_ASSIGN_OR_RETURN(const BenchRound round,
+                           limit->Run(block_bytes, depth, direction, bytes));
+  const double gigabytes = static_cast<double>(bytes) / 1e9;
+  return Measurement{gigabytes / round.seconds,
+                     (round.near_cpu_seconds + round.far_cpu_seconds) / gigabytes};
+}
+
+Row TransferRow(Contenders* all, const std::string& size, uint32_t block_bytes, int depth,
+                bool put) {
+  const size_t bytes = depth == 1 ? kRoundBytesOne : kRoundBytesDeep;
+  const BenchDirection direction = put ? BenchDirection::kPut : BenchDirection::kGet;
+  Row row{.name = fmt::format("{}_{}_tcp_qd{}", put ? "put" : "get", size, depth), .unit = "GB/s"};
+  row.terrace = {"terrace", [=] {
+                   return put ? all->terrace->Put(bytes, depth) : all->terrace->Get(bytes, depth);
+                 }};
+  row.limit = {"bare UCX",
+               [=] { return RunLimit(all->ucx.get(), block_bytes, depth, direction, bytes); }};
+  row.peer = Contender{
+      "redis", [=] { return put ? all->redis->Put(bytes, depth) : all->redis->Get(bytes, depth); }};
+  if (block_bytes == 1 << 20 && depth == 8) {
+    row.bar = 0.85;
+    row.peer_bar = 1.0;
+  }
+  return row;
+}
+
+Row MatchRow(Contenders* all) {
+  Row row{.name = "match_128_tcp", .unit = "us"};
+  row.terrace = {"terrace", [=] { return all->terrace->Match128(kMatchCalls); }};
+  row.limit = {
+      "bare UCX", [=]() -> absl::StatusOr<Measurement> {
+        TERRACE_RETURN_IF_ERROR(all->ucx->Setup(kMatchRequestBytes, 1, BenchDirection::kPut));
+        TERRACE_ASSIGN_OR_RETURN(const BenchRound round,
+                                 all->ucx->Run(kMatchCalls * kMatchRequestBytes));
+        return Measurement{round.seconds * 1e6 / kMatchCalls, 0};
+      }};
+  row.most = 150;
+  return row;
+}
+
+class Benchmark {
+ public:
+  explicit Benchmark(const Options& options) : options_(options) {}
+
+  absl::Status Run(const std::string& bin_folder) {
+    TERRACE_ASSIGN_OR_RETURN(all_.terrace, TerraceContender::Start(bin_folder, kHostBytes));
+    TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<BenchLoop> loop, CreateUcxLoop());
+    all_.ucx = std::make_unique<Limit>(std::move(loop));
+    TERRACE_ASSIGN_OR_RETURN(all_.redis, RedisContender::Start());
+    PrintHeading(rounds());
+    constexpr std::pair<const char*, uint32_t> kSizes[] = {
+        {"64KiB", 64 << 10}, {"256KiB", 256 << 10}, {"1MiB", 1 << 20}, {"4MiB", 4 << 20}};
+    for (const auto& [size, block_bytes] : kSizes) {
+      TERRACE_RETURN_IF_ERROR(RunSize(size, block_bytes));
+    }
+    PrintSummary(results_);
+    if (!options_.json.empty()) return WriteJson(options_.json, results_);
+    return absl::OkStatus();
+  }
+
+  bool failed() const {
+    return std::ranges::any_of(results_,
+                               [](const RowResult& r) { return r.verdict == Verdict::kFail; });
+  }
+
+ private:
+  int rounds() const { return options_.quick ? kQuickRounds : kFullRounds; }
+
+  absl::Status RunSize(const std::string& size, uint32_t block_bytes) {
+    std::vector<Row> rows;
+    for (bool put : {false, true}) {
+      for (int depth : {1, 8}) rows.push_back(TransferRow(&all_, size, block_bytes, depth, put));
+    }
+    if (size == "64KiB") rows.push_back(MatchRow(&all_));
+    std::erase_if(
+        rows, [this](const Row& row) { return row.name.find(options_.only) == std::string::npos; });
+    if (rows.empty()) return absl::OkStatus();
+    const size_t blocks = kWorkingSetBytes / block_bytes;
+    TERRACE_RETURN_IF_ERROR(all_.redis->Fill(block_bytes, blocks));
+    for (const Row& row : rows) {
+      // Rows that put drive the working set out; each begins with it whole.
+      TERRACE_RETURN_IF_ERROR(all_.terrace->Fill(block_bytes, blocks));
+      TERRACE_ASSIGN_OR_RETURN(RowResult result, RunRow(row, rounds()));
+      PrintRow(result);
+      results_.push_back(std::move(result));
+    }
+    return absl::OkStatus();
+  }
+
+  const Options options_;
+  Contenders all_;
+  std::vector<RowResult> results_;
+};
+
+int Main(int argc, char** argv) {
+  Options options;
+  Flags flags("terrace-bench", "Terrace beside its physical limit and its peers.");
+  flags.AddBool("--quick", &options.quick, "fewer rounds: wider intervals");
+  flags.AddString("--json", &options.json, "write the rows to this file, too");
+  flags.AddString("--only", &options.only, "rows whose name contains this");
+  if (auto code = flags.Parse(argc, argv)) return *code;
+  Benchmark benchmark(options);
+  const std::string bin_folder = std::filesystem::canonical("/proc/self/exe").parent_path();
+  if (absl::Status status = benchmark.Run(bin_folder); !status.ok()) {
+    fmt::print(stderr, "terrace-bench: {}\n", status.ToString());
+    return 2;
+  }
+  return benchmark.failed() ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace terrace::bench
+
+int main(int argc, char** argv) { return terrace::bench::Main(argc, argv); }

@@ -1,0 +1,281 @@
+// terraced as people start it: a process, its output, its signals.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <thread>
+
+#include "fmt/format.h"
+#include "httplib.h"
+#include "proto/clock.h"
+#include "tests/cache_node/certificates.h"
+#include "tests/cache_node/node_fixture.h"
+#include "tests/cache_node/process.h"
+
+namespace terrace {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<std::string> Command(std::vector<std::string> more = {}) {
+  std::vector<std::string> argv = {BinaryPath("terraced"),      "--listen=127.0.0.1:0",
+                                   "--http-listen=127.0.0.1:0", "--host-bytes=64MiB",
+                                   "--max-block-bytes=8MiB",    "--transport=tcp"};
+  for (std::string& argument : more) argv.push_back(std::move(argument));
+  return argv;
+}
+
+struct Ended {
+  std::optional<int> code;
+  std::string output, errors;
+};
+
+Ended RunToEnd(const std::vector<std::string>& argv) {
+  Process process(argv);
+  const std::optional<int> code = process.Wait();
+  return {code, process.output(), process.errors()};
+}
+
+// A started node and the addresses of its ready line.
+struct RunningNode {
+  explicit RunningNode(std::vector<std::string> more = {}) : process(Command(std::move(more))) {
+    ready = process.ReadLine().value_or("");
+    control = Field(ready, "control");
+    data = Field(ready, "data");
+    http = Field(ready, "http");
+  }
+  int HttpStatus(const std::string& path) {
+    auto response = httplib::Client("http://" + http).Get(path);
+    return response ? response->status : 0;
+  }
+  std::string Metrics() {
+    auto response = httplib::Client("http://" + http).Get("/metrics");
+    return response ? response->body : "";
+  }
+
+  Process process;
+  std::string ready, control, data, http;
+};
+
+TEST(TerracedTest, HelpVersionAndCheckConfig) {
+  Ended help = RunToEnd({BinaryPath("terraced"), "--help"});
+  EXPECT_EQ(help.code, 0);
+  for (const char* flag : {"--listen", "--host-bytes", "--credentials", "--config", "--tls-ca"}) {
+    EXPECT_THAT(help.output, HasSubstr(flag));
+  }
+  EXPECT_EQ(RunToEnd({BinaryPath("terraced"), "--version"}).code, 0);
+  Ended check = RunToEnd(Command({"--check-config"}));
+  EXPECT_EQ(check.code, 0);
+  for (const char* text :
+       {"control:", "data:", "http:", "open, loopback only", "64.0 MiB", "in all"}) {
+    EXPECT_THAT(check.output, HasSubstr(text));
+  }
+}
+
+TEST(TerracedTest, WrongConfigurationsEndWithTwoAndNameTheFlag) {
+  const struct {
+    std::vector<std::string> arguments;
+    const char* expected;
+  } cases[] = {
+      {{"--check-config", "--listen=0.0.0.0:7470"}, "--listen: "},
+      {{"--check-config", "--credentials=not-there"}, "--credentials: "},
+      {{"--check-config", "--host-bytes=1MiB"}, "--host-bytes: "},
+      {{"--host-byte=1MiB"}, "--host-byte"},
+      {{"--transport=pigeon"}, "--transport"},
+      {{"--config=not-there.toml"}, "not-there.toml"},
+  };
+  for (const auto& c : cases) {
+    Ended ended = RunToEnd(Command(c.arguments));
+    EXPECT_EQ(ended.code, 2) << c.expected;
+    EXPECT_THAT(ended.errors, HasSubstr(c.expected));
+    EXPECT_EQ(ended.output, "");
+  }
+}
+
+TEST(TerracedTest, PortsInUseAreNamed) {
+  RunningNode first;
+  ASSERT_NE(first.control, "") << first.process.errors();
+  const std::string data = first.data.substr(0, first.data.find(','));
+  for (const auto& [flag, address] : std::vector<std::pair<std::string, std::string>>{
+           {"--listen", first.control}, {"--http-listen", first.http}, {"--data-listen", data}}) {
+    Ended second = RunToEnd(Command({fmt::format("{}={}", flag, address)}));
+    EXPECT_EQ(second.code, 1);
+    EXPECT_THAT(second.errors, HasSubstr(fmt::format("{}: {}: Address already in use; stop who "
+                                                     "uses it or choose another port",
+                                                     flag, address)));
+  }
+  EXPECT_EQ(first.HttpStatus("/readyz"), 200);
+}
+
+TEST(TerracedTest, MoreMemoryThanThereIsIsRefused) {
+  Ended ended = RunToEnd(Command({"--host-bytes=512TiB"}));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.errors, HasSubstr("--host-bytes: "));
+  EXPECT_THAT(ended.errors, HasSubstr("GiB"));
+}
+
+TEST(TerracedTest, ControlAndHttpOnIpv6Loopback) {
+  RunningNode node({"--listen=[::1]:0", "--http-listen=[::1]:0"});
+  ASSERT_THAT(node.control, testing::StartsWith("[::1]:")) << node.process.errors();
+  ControlSession session(PlainChannel(node.control));
+  EXPECT_TRUE(session.ok()) << session.status().error_message();
+  httplib::Client http("::1", std::stoi(node.http.substr(node.http.rfind(':') + 1)));
+  EXPECT_EQ(http.Get("/readyz")->status, 200);
+}
+
+// An IPv6 address of this machine that is neither loopback nor of one link; empty: there is none.
+std::string GlobalIpv6Address() {
+  std::ifstream table("/proc/net/if_inet6");
+  std::string address, index, prefix, scope, flags, name;
+  while (table >> address >> index >> prefix >> scope >> flags >> name) {
+    if (scope != "00") continue;
+    for (size_t at = 28; at > 0; at -= 4) address.insert(at, ":");
+    return address;
+  }
+  return "";
+}
+
+TEST(TerracedTest, SecuredOnAnIpv6Interface) {
+  const std::string host = GlobalIpv6Address();
+  if (host.empty()) GTEST_SKIP() << "no global IPv6 address here";
+  const std::string folder = testing::TempDir();
+  const CertificateFiles files = MakeCertificates(folder);
+  const std::string token = "worker-token-0123456789";
+  std::ofstream(folder + "tenants") << "alpha worker " << token << "\n";
+  chmod((folder + "tenants").c_str(), 0600);
+  RunningNode node({fmt::format("--data-listen=[{}]:0", host),
+                    "--credentials=" + folder + "tenants", "--tls-cert=" + files.server_certificate,
+                    "--tls-key=" + files.server_key});
+  ASSERT_EQ(Field(node.ready, "security"), "tls + tokens") << node.process.errors();
+  grpc::SslCredentialsOptions tls;
+  std::ostringstream ca;
+  ca << std::ifstream(files.ca).rdbuf();
+  tls.pem_root_certs = ca.str();
+  ControlSession session(grpc::CreateChannel(node.control, grpc::SslCredentials(tls)), token);
+  ASSERT_TRUE(session.ok()) << session.status().error_message();
+  std::unique_ptr<Wires> wires = Wires::Ucx();
+  FrameClient client(wires.get(), session.opened().data_addresses(0));
+  EXPECT_TRUE(client.Hello(session.token()));
+}
+
+TEST(TerracedTest, TheReadyLineCanBeParsed) {
+  RunningNode node({"--node-id=node-7", "--data-threads=2"});
+  EXPECT_THAT(node.ready,
+              testing::MatchesRegex(
+                  "terraced ready control=127\\.0\\.0\\.1:[0-9]+ "
+                  "data=127\\.0\\.0\\.1:[0-9]+,127\\.0\\.0\\.1:[0-9]+ http=127\\.0\\.0\\.1:[0-9]+ "
+                  "node=node-7 security=\"open, loopback only\""))
+      << node.process.errors();
+}
+
+TEST(TerracedTest, AnIdleNodeUsesNoCpu) {
+  RunningNode node;
+  ASSERT_NE(node.control, "");
+  ControlSession session(PlainChannel(node.control));  // idle workers cost next to nothing, too
+  ASSERT_TRUE(session.ok());
+  const double before = node.process.cpu_seconds();
+  const absl::Duration start = Clock::Real()->Now();
+  control::v1::SessionEvent event;  // heartbeats tell the time
+  while (Clock::Real()->Now() - start < absl::Seconds(2)) ASSERT_TRUE(session.Next(&event));
+  const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - start);
+  EXPECT_LT((node.process.cpu_seconds() - before) / seconds, 0.01);
+}
+
+TEST(TerracedTest, SigtermDuringTrafficFinishesAndEndsWithZero) {
+  RunningNode node;
+  ASSERT_NE(node.control, "");
+  ControlSession session(PlainChannel(node.control));
+  ASSERT_TRUE(session.ok());
+  constexpr uint32_t kBytes = 256 << 10;
+  control::v1::OpenNamespaceReply ns;
+  ASSERT_TRUE(session.OpenNamespace("load", kBytes, 4, &ns).ok());
+  std::unique_ptr<Wires> wires = Wires::Ucx();
+  FrameClient client(wires.get(), session.opened().data_addresses(0));
+  ASSERT_TRUE(client.Hello(session.token()));
+  uint64_t published = 0;
+  bool stopping = false;
+  for (uint64_t i = 0; !stopping; ++i) {
+    const WireKey key = TestKey(i);
+    ReserveFrame reserve{{ns.id()}, 0, {{key, {kBytes, 4}, 0, 0}}};
+    auto reserved = client.Call<ReserveReplyFrame>(1, reserve);
+    if (!reserved || reserved->items[0].status == WireStatus::kStopping) break;
+    ASSERT_EQ(reserved->items[0].status, WireStatus::kOk);
+    const std::vector<std::byte> value = PatternValue(key, kBytes);
+    const Envelope envelope = MakeEnvelope({ns.id()}, key, ns.layout_id(), 4, value);
+    // From the moment of the signal on, what was granted is still finished.
+    if (i == 20) node.process.Signal(SIGTERM);
+    auto put = client.Call<PutReplyFrame>(
+        2, ValueFrame{0, reserved->items[0].reservation, Encoded(envelope)}, value);
+    ASSERT_TRUE(put) << i;
+    ASSERT_EQ(put->status, WireStatus::kOk);
+    ++published;
+  }
+  EXPECT_GT(published, 20);
+  const absl::Duration start = Clock::Real()->Now();
+  EXPECT_EQ(node.process.Wait(), 0) << node.process.errors();
+  EXPECT_LT(Clock::Real()->Now() - start, absl::Seconds(8));
+}
+
+TEST(TerracedTest, ASecondSignalEndsAtOnce) {
+  RunningNode node({"--stop-timeout=10m"});
+  ASSERT_NE(node.control, "");
+  ControlSession session(PlainChannel(node.control));
+  control::v1::OpenNamespaceReply ns;
+  ASSERT_TRUE(session.OpenNamespace("busy", 4096, 1, &ns).ok());
+  std::unique_ptr<Wires> wires = Wires::Ucx();
+  FrameClient client(wires.get(), session.opened().data_addresses(0));
+  ASSERT_TRUE(client.Hello(session.token()));
+  ReserveFrame reserve{{ns.id()}, 60'000, {{TestKey(1), {4096, 1}, 0, 0}}};
+  ASSERT_TRUE(client.Call<ReserveReplyFrame>(1, reserve));  // keeps the node from being quiet
+  node.process.Signal(SIGTERM);
+  control::v1::SessionEvent event;
+  while (!event.has_goaway()) ASSERT_TRUE(session.Next(&event));
+  EXPECT_EQ(node.HttpStatus("/readyz"), 503);
+  node.process.Signal(SIGTERM);
+  EXPECT_EQ(node.process.Wait(), 128 + SIGTERM);
+}
+
+// The worker of the test below, in a process of its own that can be frozen.
+TEST(FrozenWorkerTest, DISABLED_Worker) {
+  const std::string control = std::getenv("TERRACE_TEST_CONTROL");
+  ControlSession session(PlainChannel(control));
+  ASSERT_TRUE(session.ok());
+  std::unique_ptr<Wires> wires = Wires::Ucx();
+  FrameClient client(wires.get(), session.opened().data_addresses(0));
+  ASSERT_TRUE(client.Hello(session.token()));
+  std::cout << "worker is up" << std::endl;
+  control::v1::SessionEvent event;
+  while (session.Next(&event)) continue;
+}
+
+TEST(FrozenWorkerTest, IsNoticedAndItsSessionEnds) {
+  RunningNode node;
+  ASSERT_NE(node.control, "");
+  char self[4096] = {};
+  ASSERT_GT(readlink("/proc/self/exe", self, sizeof(self) - 1), 0);
+  Process worker(
+      {self, "--gtest_filter=FrozenWorkerTest.DISABLED_Worker", "--gtest_also_run_disabled_tests"},
+      {"TERRACE_TEST_CONTROL=" + node.control});
+  std::optional<std::string> line;
+  while ((line = worker.ReadLine()) && *line != "worker is up") continue;
+  ASSERT_TRUE(line) << worker.errors();
+  EXPECT_THAT(node.Metrics(), HasSubstr("\nterrace_sessions 1\n"));
+  EXPECT_THAT(node.Metrics(), HasSubstr("\nterrace_connections 1\n"));
+  worker.Signal(SIGSTOP);
+  const absl::Duration start = Clock::Real()->Now();
+  const auto gone = [&] {
+    const std::string metrics = node.Metrics();
+    return metrics.find("\nterrace_sessions 0\n") != std::string::npos &&
+           metrics.find("\nterrace_connections 0\n") != std::string::npos;
+  };
+  while (!gone()) ASSERT_LT(Clock::Real()->Now() - start, absl::Seconds(20));
+  EXPECT_LT(Clock::Real()->Now() - start, absl::Seconds(6));
+}
+
+}  // namespace
+}  // namespace terrace

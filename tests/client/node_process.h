@@ -1,0 +1,42 @@
+// A real node in a process of its own, for tests of what goes through UCX and gRPC.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/cache_node/process.h"
+
+namespace terrace {
+
+class NodeProcess {
+ public:
+  explicit NodeProcess(std::vector<std::string> more = {}) : more_(std::move(more)) {
+    Start("127.0.0.1:0");
+  }
+
+  const std::string& address() const { return address_; }
+  void Signal(int number) { process_->Signal(number); }
+  // Kills it, and starts another at the same address.
+  void Restart() {
+    process_.reset();
+    Start(address_);
+  }
+
+ private:
+  void Start(const std::string& listen) {
+    std::vector<std::string> argv = {BinaryPath("terraced"),      "--listen=" + listen,
+                                     "--http-listen=127.0.0.1:0", "--host-bytes=64MiB",
+                                     "--max-block-bytes=8MiB",    "--transport=tcp",
+                                     "--node-id=under-test"};
+    argv.insert(argv.end(), more_.begin(), more_.end());
+    process_ = std::make_unique<Process>(argv);
+    address_ = Field(process_->ReadLine().value_or(""), "control");
+  }
+
+  const std::vector<std::string> more_;
+  std::unique_ptr<Process> process_;
+  std::string address_;
+};
+
+}  // namespace terrace

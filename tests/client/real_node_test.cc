@@ -1,0 +1,239 @@
+// The client against terraced, over gRPC and UCX.
+#include <signal.h>
+
+#include <atomic>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "client/client.h"
+#include "client/load/payload.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/clock.h"
+#include "tests/cache_node/certificates.h"
+#include "tests/client/node_process.h"
+
+namespace terrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint32_t kBlockBytes = 256 << 10;
+constexpr absl::Duration kSlack = absl::Seconds(1);  // tests share their machine
+
+class RealNodeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ClientOptions options;
+    options.address = node_.address();
+    options.transport = "tcp";
+    auto client = Client::Connect(options);
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+    ns_ = Open();
+  }
+
+  Namespace Open() {
+    NamespaceDefinition definition;
+    definition.name = "test";
+    definition.layout.model = "test";
+    definition.layout.block_bytes = kBlockBytes;
+    definition.layout.segments = 8;
+    definition.layout.block_tokens = 16;
+    auto ns = client_->OpenNamespace(definition);
+    EXPECT_TRUE(ns.ok()) << ns.status();
+    return ns.ok() ? *ns : Namespace();
+  }
+  Chain MakeChain(size_t blocks, uint32_t salt = 0) {
+    std::vector<uint32_t> tokens(blocks * 16, salt);
+    return *Chain::FromTokens(ns_, tokens);
+  }
+  Operation PutAll(const Chain& chain) {
+    bytes_.assign(chain.blocks(), std::vector<std::byte>(kBlockBytes));
+    std::vector<PutRequest> puts;
+    for (size_t i = 0; i < chain.blocks(); ++i) {
+      Payload(chain.key(i)).Fill(bytes_[i]);
+      puts.push_back({chain.key(i), {ByteSpan(bytes_[i])}, {}});
+    }
+    Operation put = client_->Put(ns_, std::move(puts), {.timeout = absl::Seconds(10)});
+    put.Wait();
+    return put;
+  }
+  Operation GetAll(const Chain& chain, absl::Duration timeout = absl::Seconds(10)) {
+    landed_.assign(chain.blocks(), std::vector<std::byte>(kBlockBytes));
+    std::vector<GetRequest> gets;
+    for (size_t i = 0; i < chain.blocks(); ++i) {
+      gets.push_back({chain.key(i), {MutableByteSpan(landed_[i])}});
+    }
+    Operation get = client_->Get(ns_, std::move(gets), {.timeout = timeout});
+    get.Wait();
+    return get;
+  }
+
+  NodeProcess node_;
+  std::unique_ptr<Client> client_;
+  Namespace ns_;
+  std::vector<std::vector<std::byte>> bytes_, landed_;
+};
+
+TEST_F(RealNodeTest, WhatWasPutIsMatchedAndRead) {
+  const Chain chain = MakeChain(64);
+  EXPECT_EQ(client_->Match(chain)->blocks, 0u);
+  Operation put = PutAll(chain);
+  EXPECT_EQ(put.succeeded(), 64u);
+  EXPECT_FALSE(put.results()[0].existed);
+  EXPECT_TRUE(PutAll(chain).results()[63].existed);
+  MatchOptions options;
+  options.lease = absl::Seconds(5);
+  auto match = client_->Match(chain, options);
+  EXPECT_EQ(match->blocks, 64u);
+  EXPECT_EQ(match->tiers[0], Tier::kHost);
+  EXPECT_TRUE(match->lease);
+  EXPECT_EQ(GetAll(chain).succeeded(), 64u);
+  EXPECT_EQ(landed_, bytes_);
+  EXPECT_THAT(client_->Stats().transport, HasSubstr("tcp"));
+}
+
+TEST_F(RealNodeTest, RangesAndPrefetch) {
+  const Chain chain = MakeChain(8);
+  PutAll(chain);
+  const uint32_t segment = kBlockBytes / 8;
+  std::vector<std::byte> part(3 * segment);
+  Operation range = client_->Get(ns_, {{chain.key(2), {MutableByteSpan(part)}, 4, 3}});
+  range.Wait();
+  ASSERT_EQ(range.succeeded(), 1u) << range.results()[0].message;
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), bytes_[2].begin() + 4 * segment));
+
+  std::vector<std::vector<std::byte>> slots(8, std::vector<std::byte>(kBlockBytes));
+  std::vector<Pieces> pieces;
+  for (auto& slot : slots) pieces.push_back({MutableByteSpan(slot)});
+  Operation prefetch = client_->Prefetch(chain, 0, 0, std::move(pieces));
+  prefetch.Wait();
+  EXPECT_EQ(prefetch.succeeded(), 8u);
+  EXPECT_EQ(slots, bytes_);
+}
+
+TEST_F(RealNodeTest, DefinitionThatDiffersIsRefused) {
+  NamespaceDefinition other;
+  other.name = "test";
+  other.layout.model = "test";
+  other.layout.block_tokens = 16;
+  other.layout.block_bytes = kBlockBytes * 2;
+  other.layout.segments = 8;
+  const absl::Status status = client_->OpenNamespace(other).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("block_bytes"));
+  other.name = "missing";
+  other.create = false;
+  EXPECT_TRUE(absl::IsNotFound(client_->OpenNamespace(other).status()));
+}
+
+TEST_F(RealNodeTest, FrozenNodeEndsEveryCallByItsDeadline) {
+  const Chain chain = MakeChain(32);
+  PutAll(chain);
+  node_.Signal(SIGSTOP);
+  const absl::Duration begin = Clock::Real()->Now();
+  Operation get = GetAll(chain, absl::Milliseconds(200));
+  EXPECT_LE(Clock::Real()->Now() - begin, absl::Milliseconds(350) + kSlack);
+  EXPECT_EQ(get.succeeded(), 0u);
+  EXPECT_TRUE(client_->Match(chain)->ask_again);
+  // The silence is noticed, and from then on calls end at once.
+  while (client_->Stats().connected && Clock::Real()->Now() - begin < absl::Seconds(20)) {
+    EXPECT_EQ(client_->Match(chain, {.timeout = absl::Milliseconds(20)})->blocks, 0u);
+  }
+  EXPECT_FALSE(client_->Stats().connected);
+  EXPECT_EQ(GetAll(chain).results()[0].outcome, Outcome::kMiss);
+  node_.Signal(SIGCONT);
+  while (!client_->Stats().connected && Clock::Real()->Now() - begin < absl::Seconds(40)) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(GetAll(chain).succeeded(), 32u);
+  EXPECT_EQ(landed_, bytes_);
+}
+
+TEST_F(RealNodeTest, KilledNodeIsAMissAndComesBack) {
+  const Chain chain = MakeChain(32);
+  PutAll(chain);
+  std::atomic<bool> stop{false};
+  std::thread reader([&] {
+    std::vector<std::byte> landed(kBlockBytes);
+    while (!stop) {
+      Operation get = client_->Get(ns_, {{chain.key(0), {MutableByteSpan(landed)}}});
+      get.Wait();
+      const Outcome outcome = get.results()[0].outcome;
+      EXPECT_TRUE(outcome == Outcome::kOk || outcome == Outcome::kMiss ||
+                  outcome == Outcome::kRefused || outcome == Outcome::kTimeout)
+          << ToString(outcome);
+      EXPECT_TRUE(outcome != Outcome::kOk || landed == bytes_[0]);
+    }
+  });
+  node_.Restart();
+  const absl::Duration begin = Clock::Real()->Now();
+  while (client_->Stats().reconnects == 0 && Clock::Real()->Now() - begin < absl::Seconds(40)) {
+    std::this_thread::yield();
+  }
+  stop = true;
+  reader.join();
+  ASSERT_GE(client_->Stats().reconnects, 1u);
+  EXPECT_EQ(client_->Stats().namespace_epoch, 1u);  // a host-only node forgets its secrets
+  EXPECT_EQ(GetAll(chain).results()[0].outcome, Outcome::kRefused);
+  ns_ = Open();
+  const Chain again = MakeChain(32);
+  EXPECT_EQ(PutAll(again).succeeded(), 32u);
+  EXPECT_EQ(GetAll(again).succeeded(), 32u);
+}
+
+TEST_F(RealNodeTest, IdleClientUsesNoProcessor) {
+  const auto used = [] {
+    timespec now{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return absl::DurationFromTimespec(now);
+  };
+  const absl::Duration before = used();
+  absl::SleepFor(absl::Seconds(2));
+  EXPECT_LT(used() - before, absl::Milliseconds(50));
+}
+
+TEST(RealNode, MutualTlsAndTokensOpenTheDoor) {
+  const CertificateFiles files = MakeCertificates(testing::TempDir());
+  const std::string credentials = testing::TempDir() + "credentials";
+  const std::string token = testing::TempDir() + "token";
+  std::ofstream(credentials) << "acme worker 0123456789abcdef0123456789abcdef\n";
+  std::ofstream(token) << "0123456789abcdef0123456789abcdef\n";
+  std::filesystem::permissions(credentials, std::filesystem::perms::owner_read);
+  NodeProcess node({"--tls-cert=" + files.server_certificate, "--tls-key=" + files.server_key,
+                    "--tls-ca=" + files.ca, "--credentials=" + credentials});
+  ClientOptions options;
+  options.address = node.address();
+  options.ca_file = files.ca;
+  options.cert_file = files.client_certificate;
+  options.key_file = files.client_key;
+  const absl::Status without = Client::Connect(options).status();
+  EXPECT_TRUE(absl::IsUnauthenticated(without)) << without;
+  options.token_file = token;
+  const auto client = Client::Connect(options);
+  EXPECT_TRUE(client.ok()) << client.status();
+  options.cert_file.clear();
+  EXPECT_THAT(Client::Connect(options).status().ToString(), HasSubstr("its key go together"));
+  options.key_file.clear();
+  EXPECT_TRUE(absl::IsUnavailable(Client::Connect(options).status()));
+}
+
+TEST(RealNode, ConnectSaysWhyNot) {
+  ClientOptions options;
+  options.address = "127.0.0.1:1";
+  const absl::Status refused = Client::Connect(options).status();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(refused.ToString(), HasSubstr("no node answers at 127.0.0.1:1"));
+  options.transport = "pigeon";
+  EXPECT_THAT(Client::Connect(options).status().ToString(), HasSubstr("'pigeon'"));
+  options.transport = "auto";
+  options.token_file = "/nonexistent";
+  EXPECT_THAT(Client::Connect(options).status().ToString(), HasSubstr("token file '/nonexistent'"));
+}
+
+}  // namespace
+}  // namespace terrace
