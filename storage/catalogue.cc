@@ -294,6 +294,10 @@ void CatalogueBatch::Delete(const BlockKey& key, const ColdPlace& place) {
   changes_.push_back({Family::kBlocks, std::move(name), std::nullopt});
 }
 
+void CatalogueBatch::DeleteRecord(const BlockKey& key) {
+  changes_.push_back({Family::kBlocks, EncodeCatalogueKey(key), std::nullopt});
+}
+
 void CatalogueBatch::PutMeta(std::string_view name, std::string value) {
   changes_.push_back({Family::kMeta, std::string(name), std::move(value)});
 }

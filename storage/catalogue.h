@@ -71,6 +71,7 @@ class CatalogueBatch {
   // `inline_block`: envelope and value of an inline block, else empty.
   void Put(const BlockKey& key, const BlockRecord& record, std::string inline_block = {});
   void Delete(const BlockKey& key, const ColdPlace& place);
+  void DeleteRecord(const BlockKey& key);  // without its place
   void PutMeta(std::string_view name, std::string value);
   void DeleteMeta(std::string_view name);
 

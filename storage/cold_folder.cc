@@ -427,17 +427,25 @@ void ColdFolder::Touch(std::span<const BlockKey> keys, double moment) {
   }
 }
 
+absl::StatusOr<std::vector<std::optional<BlockKey>>> ColdFolder::KeysOf(
+    std::span<const ColdEntry> entries) {
+  std::vector<ColdPlace> places;
+  for (const ColdEntry& entry : entries) places.push_back(entry.place());
+  TERRACE_ASSIGN_OR_RETURN(auto keys, catalogue_->KeysAt(places));
+  MutexLock lock(&mutex_);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i] && !table_.Names(*keys[i], entries[i])) keys[i].reset();
+  }
+  return keys;
+}
+
 absl::StatusOr<std::vector<ColdVictim>> ColdFolder::NextVictims(size_t count) {
   std::vector<ColdEntry> entries;
-  std::vector<ColdPlace> places;
   {
     MutexLock lock(&mutex_);
-    for (const Index index : table_.First(count)) {
-      entries.push_back(table_[index]);
-      places.push_back(table_[index].place());
-    }
+    for (const Index index : table_.First(count)) entries.push_back(table_[index]);
   }
-  TERRACE_ASSIGN_OR_RETURN(const auto keys, catalogue_->KeysAt(places));
+  TERRACE_ASSIGN_OR_RETURN(const auto keys, KeysOf(entries));
   std::vector<ColdVictim> victims;
   for (size_t i = 0; i < keys.size(); ++i) {
     const ColdEntry& entry = entries[i];

@@ -145,6 +145,8 @@ class ColdFolder {
   void ReadInline(ColdRead* read);
   absl::Status JudgeRead(const BlockKey& key, ColdPlace place, ByteSpan header_page, ByteSpan value,
                          MutableByteSpan envelope) const;
+  // The keys of entries copied from the table; nothing for one whose place has changed hands since.
+  absl::StatusOr<std::vector<std::optional<BlockKey>>> KeysOf(std::span<const ColdEntry> entries);
   absl::Status DeleteHere(std::span<const Departure> leaving, ColdLeave why);
   absl::Status DeleteUnloaded(std::span<const BlockKey> keys);
   void LeaveLocked(Index index, ColdLeave why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

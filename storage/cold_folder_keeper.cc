@@ -251,7 +251,7 @@ bool ColdFolder::AddExtent() {
 }
 
 void ColdFolder::ExpireSome() {
-  std::vector<ColdPlace> places;
+  std::vector<ColdEntry> entries;
   const int64_t now = options_.unix_seconds();
   {
     MutexLock lock(&mutex_);
@@ -260,12 +260,12 @@ void ColdFolder::ExpireSome() {
       if (expire_cursor_ >= table_.end()) expire_cursor_ = 0;
       const ColdEntry& entry = table_[expire_cursor_++];
       if (entry.phase == ColdPhase::kHere && ExpiredLocked(entry, now)) {
-        places.push_back(entry.place());
+        entries.push_back(entry);
       }
     }
   }
-  if (places.empty()) return;
-  const auto keys = catalogue_->KeysAt(places);
+  if (entries.empty()) return;
+  const auto keys = KeysOf(entries);
   if (!keys.ok()) return;
   std::vector<BlockKey> expired;
   for (const auto& key : *keys) {

@@ -20,6 +20,7 @@ constexpr uint64_t kUsualExtentBytes = 512 << 20;
 constexpr uint64_t kLeastExtentBytes = 128 << 20;
 constexpr uint64_t kLeastExtents = 8;
 constexpr uint64_t kLeastBudget = 64 << 20;
+constexpr uint64_t kMostBudget = uint64_t{kPageBytes} << 32;  // page numbers have 32 bits
 constexpr uint32_t kIoDepth = 128;
 constexpr absl::Duration kReadDeadline = absl::Seconds(60);
 constexpr size_t kRecordsPerStep = 512;
@@ -35,6 +36,11 @@ absl::Status Validate(const ColdFolderOptions& options) {
   }
   if (extent % kPageBytes != 0 || extent > kGiB) {
     return absl::InvalidArgumentError("ssd: extent_bytes must be pages, at most 1 GiB");
+  }
+  if (options.budget_bytes > kMostBudget) {
+    return absl::InvalidArgumentError(
+        fmt::format("ssd: budget_bytes is {}; at most {} is possible in one folder",
+                    options.budget_bytes, kMostBudget));
   }
   return absl::OkStatus();
 }
@@ -262,7 +268,7 @@ absl::Status ColdFolder::LoadRecords(std::span<const std::pair<BlockKey, BlockRe
       if (table_.Find(fingerprint) != ColdTable::kNone ||
           (!record.place.inlined &&
            !extents_.Restore({record.place.number, SlotPages(record.length)}))) {
-        lost.Delete(key, record.place);
+        lost.DeleteRecord(key);  // its place may be another's
         stats_.lost_at_load += 1;
         continue;
       }

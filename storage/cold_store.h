@@ -34,8 +34,9 @@ class ColdStore {
   void Get(std::vector<ColdGet> gets);
   // Blocks. The first error; other folders are not held up by it.
   absl::Status Delete(std::span<const BlockKey> keys, ColdLeave why);
-  // All blocks of a namespace, some thousand at a time, without holding up readers. Blocks;
-  // `progress` gets the number deleted so far and returns false to stop (Cancelled).
+  // All blocks of a namespace, some thousand at a time, without holding up readers; those being
+  // written meanwhile may stay. Blocks; `progress` gets the number deleted so far and returns
+  // false to stop (Cancelled).
   absl::Status DeleteNamespace(NamespaceId ns, const std::function<bool(uint64_t)>& progress);
   // Up to `limit` blocks of a namespace in the order of keys within each folder, folder by
   // folder; begins after `after`. Fewer than `limit`: that was all.

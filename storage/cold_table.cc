@@ -35,6 +35,10 @@ uint64_t ColdTable::Fingerprint(const BlockKey& key) const {
   return hash;
 }
 
+bool ColdTable::Names(const BlockKey& key, const ColdEntry& entry) const {
+  return Fingerprint(key) == FingerprintOf(entry);
+}
+
 size_t ColdTable::BucketOf(uint64_t fingerprint) const {
   const size_t wide = fingerprint & (2 * half_ - 1);
   return wide < buckets_.size() ? wide : fingerprint & (half_ - 1);

@@ -52,6 +52,7 @@ class ColdTable {
   explicit ColdTable(uint64_t seed);
 
   uint64_t Fingerprint(const BlockKey& key) const;
+  bool Names(const BlockKey& key, const ColdEntry& entry) const;
   Index Find(uint64_t fingerprint) const;
   // The fingerprint is not in the table. The entry begins in phase writing.
   Index Insert(uint64_t fingerprint);
