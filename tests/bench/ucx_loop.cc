@@ -18,7 +18,7 @@
 namespace terrace {
 namespace {
 
-constexpr uint64_t kPieceBytes = (64 << 10) - 128;  // with header, in one 64 KiB segment
+constexpr uint64_t kPieceBytes = 64 << 10;  // with its header, in one segment
 constexpr uint64_t kCalibrationBytes = 256 << 20;
 constexpr int kMaxSlots = 64;
 
@@ -292,7 +292,6 @@ absl::Status UcxLoop::Setup(uint64_t block_bytes, int in_flight, BenchDirection 
       TERRACE_RETURN_IF_ERROR(Use(whole, polling));
       TERRACE_RETURN_IF_ERROR(Run(kCalibrationBytes / 8).status());
       TERRACE_ASSIGN_OR_RETURN(const BenchRound round, Run(kCalibrationBytes));
-      fmt::print(stderr, "whole {} polling {}: {:.2f} GB/s cpu {:.2f} {:.2f}\n", whole, polling, 0.2684 / round.seconds, round.near_cpu_seconds / .2684, round.far_cpu_seconds / .2684);
       if (best != 0 && round.seconds >= best) continue;
       best = round.seconds;
       best_way = {whole, polling};
