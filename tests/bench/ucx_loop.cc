@@ -292,9 +292,6 @@ absl::Status UcxLoop::Setup(uint64_t block_bytes, int in_flight, BenchDirection 
       TERRACE_RETURN_IF_ERROR(Use(whole, polling));
       TERRACE_RETURN_IF_ERROR(Run(kCalibrationBytes / 8).status());
       TERRACE_ASSIGN_OR_RETURN(const BenchRound round, Run(kCalibrationBytes));
-      fmt::print(stderr, "whole {} polling {}: {:.2f} GB/s cpu {:.2f} {:.2f}\n", whole, polling,
-                 0.2684 / round.seconds, round.near_cpu_seconds / .2684,
-                 round.far_cpu_seconds / .2684);
       if (best != 0 && round.seconds >= best) continue;
       best = round.seconds;
       best_way = {whole, polling};

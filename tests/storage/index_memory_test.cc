@@ -17,13 +17,14 @@ namespace {
 std::atomic<int64_t> allocated{0};
 }  // namespace
 
-void* operator new(size_t size) {
+// Not inlined: gcc would take malloc and operator delete for a pair that does not match.
+[[gnu::noinline]] void* operator new(size_t size) {
   void* memory = std::malloc(size);
   if (memory == nullptr) throw std::bad_alloc();
   allocated += static_cast<int64_t>(malloc_usable_size(memory));
   return memory;
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   if (memory != nullptr) allocated -= static_cast<int64_t>(malloc_usable_size(memory));
   std::free(memory);
 }
