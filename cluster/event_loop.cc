@@ -110,7 +110,7 @@ void EventLoop::Run() {
     bool busy = RunPosted();
     busy |= RunTimers();
     busy |= driver_ != nullptr && driver_->Progress();
-    if (options_.spin > absl::ZeroDuration() && driver_ != nullptr && driver_->InFlight()) {
+    if (options_.spin > absl::ZeroDuration()) {
       const absl::Duration now = Clock::Real()->Now();
       if (busy) last_busy = now;
       busy = now - last_busy < options_.spin;

@@ -26,15 +26,13 @@ class LoopDriver {
   virtual bool Progress() = 0;
   // Asked before the loop sleeps on the descriptor; false when something has arrived meanwhile.
   virtual bool Arm() = 0;
-  // Operations are on their way whose completion is worth a short spin.
-  virtual bool InFlight() const = 0;
   // The last call: completes whatever is still open.
   virtual void End() = 0;
 };
 
 struct EventLoopOptions {
   std::string thread_name;
-  // How long the loop spins while its driver has operations in flight before it sleeps.
+  // How long the loop spins after something has happened before it sleeps.
   absl::Duration spin = absl::ZeroDuration();
 };
 

@@ -26,7 +26,6 @@ class UcxReceiver {
   // its descriptor. InvalidArgument when the piece is not the one that must come next.
   absl::Status Take(const PieceHeader& header, ByteSpan frame_part, void* data, bool rendezvous);
 
-  bool InFlight() const { return arriving_ || !transfers_.empty(); }
   // UCX writes to no landing any more.
   bool quiet() const { return transfers_.empty(); }
   // Fails the landing in progress. Only when quiet().

@@ -95,7 +95,8 @@ void UcxSender::Fill(Outbound* message, Piece* piece, bool* rendezvous) {
     const uint64_t left = next.payload_bytes - next.payload_offset;
     const uint64_t room = limits_->segment_bytes - kPieceHeaderBytes - next.frame_part;
     *rendezvous = limits_->rendezvous && left > room;
-    next.payload_part = *rendezvous ? left : std::min(left, room);
+    next.payload_part =
+        *rendezvous ? left : std::min({left, room, uint64_t{limits_->piece_payload_bytes}});
   }
   for (uint64_t missing = next.payload_part; missing > 0;) {
     const ByteSpan span = message->message.payload[message->payload_index];

@@ -15,10 +15,11 @@
 namespace terrace {
 
 struct UcxSendLimits {
-  bool rendezvous = false;      // payloads larger than a segment go by rendezvous, whole
-  size_t max_header_bytes = 0;  // of one active message: piece header and frame part
-  size_t segment_bytes = 0;     // of one eager active message, its header included
-  uint32_t max_pieces = 0;      // in UCX's hands at once
+  bool rendezvous = false;         // payloads larger than a segment go by rendezvous, whole
+  size_t max_header_bytes = 0;     // of one active message: piece header and frame part
+  size_t segment_bytes = 0;        // of one eager active message, its header included
+  size_t piece_payload_bytes = 0;  // of a payload in one eager active message
+  uint32_t max_pieces = 0;         // in UCX's hands at once
   uint64_t max_in_flight_bytes = 0;
   uint32_t max_queued_messages = 0;
 };

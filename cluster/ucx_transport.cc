@@ -28,8 +28,11 @@ constexpr int kProgressRounds = 16;
 // Eager pieces in UCX's hands. Two keep the socket full between two turns of the loop.
 constexpr uint32_t kEagerPieces = 2;
 constexpr uint32_t kRendezvousPieces = 64;
-// What UCX adds to an active message (21 bytes in 1.13) in its own segment.
-constexpr size_t kSegmentBytes = (64 << 10) - 64;
+// Of an eager active message: UCX's own segment (TCP_TX_SEG_SIZE) without what UCX adds to it (21
+// bytes in 1.13).
+constexpr size_t kSegmentBytes = (72 << 10) - 64;
+// Of a payload in one eager message, so that pieces begin on page boundaries of their block.
+constexpr size_t kPiecePayloadBytes = 64 << 10;
 constexpr absl::Duration kListenTimeout = absl::Seconds(5);
 
 enum class ConnectionState {
@@ -82,7 +85,6 @@ class UcxTransport : public Transport, private LoopDriver {
   // LoopDriver.
   bool Progress() override;
   bool Arm() override { return worker_ == nullptr || ucp_worker_arm(worker_.get()) == UCS_OK; }
-  bool InFlight() const override;
   void End() override;
 
   // Everything below runs on the loop's thread.
@@ -209,6 +211,7 @@ absl::Status UcxTransport::SetLimits(ucp_worker_h worker) {
   limits_ = {.rendezvous = rendezvous,
              .max_header_bytes = std::min(one_fragment, kPieceHeaderBytes + kMaxFrameBytes),
              .segment_bytes = rendezvous ? one_fragment : kSegmentBytes,
+             .piece_payload_bytes = kPiecePayloadBytes,
              .max_pieces = rendezvous ? kRendezvousPieces : kEagerPieces,
              .max_in_flight_bytes = options_.max_in_flight_bytes,
              .max_queued_messages = options_.max_queued_messages};
@@ -319,12 +322,6 @@ void UcxTransport::NoteQuiet() {
   MutexLock lock(&mutex_);
   quiet_ = true;
   quiet_changed_.SignalAll();
-}
-
-bool UcxTransport::InFlight() const {
-  return std::any_of(connections_.begin(), connections_.end(), [](const auto& entry) {
-    return !entry.second->sender->quiet() || entry.second->receiver->InFlight();
-  });
 }
 
 bool UcxTransport::PumpReady() {

@@ -18,7 +18,7 @@
 namespace terrace {
 namespace {
 
-constexpr uint64_t kPieceBytes = (64 << 10) - 128;  // with header, in one 64 KiB segment
+constexpr uint64_t kPieceBytes = 64 << 10;  // with its header, in one segment
 constexpr uint64_t kCalibrationBytes = 256 << 20;
 constexpr int kMaxSlots = 64;
 
