@@ -106,7 +106,7 @@ Landing DataService::Serve(Connection* connection, Frame frame, uint64_t payload
   } else if (auto* reserve = std::get_if<ReserveFrame>(&frame.body)) {
     connection->puts.Reserve(connection->session, request_id, *reserve);
   } else if (auto* value = std::get_if<ValueFrame>(&frame.body)) {
-    return connection->puts.Value(request_id, *value, payload_bytes);
+    return connection->puts.Value(connection->session, request_id, *value, payload_bytes);
   } else if (auto* touch = std::get_if<TouchFrame>(&frame.body)) {
     Touch(*connection, *touch);
   } else if (auto* release = std::get_if<ReleaseFrame>(&frame.body)) {
@@ -155,6 +155,9 @@ bool DataService::RefuseStopping(Connection* connection, const Frame& frame) {
     ReserveReplyFrame reply;
     reply.items.assign(reserve->items.size(), {WireStatus::kStopping, 0});
     connection->outbox->Send(frame.request_id, reply);
+  } else if (const auto* value = std::get_if<ValueFrame>(&frame.body);
+             value != nullptr && value->reservation == 0) {
+    connection->outbox->Send(frame.request_id, PutReplyFrame{value->index, WireStatus::kStopping});
   } else {
     return false;
   }

@@ -42,19 +42,29 @@ WireStatus PutTable::Admit(const Session& session, const BlockShape& expected,
 
 void PutTable::Reserve(const std::shared_ptr<Session>& session, uint64_t request_id,
                        const ReserveFrame& frame) {
-  const std::shared_ptr<Namespace> ns = plane_.namespaces->Find(session->tenant, frame.ns);
-  const absl::Duration deadline = RequestDeadline(plane_.clock->Now(), frame.deadline_ms);
   ReserveReplyFrame reply;
-  reply.items.resize(frame.items.size());
+  reply.items = ReservePlaces(session, request_id, frame.ns, frame.items, frame.deadline_ms);
+  for (const ReserveReplyFrame::Item& item : reply.items) {
+    plane_.metrics->CountOutcome(RequestKind::kReserve, item.status);
+  }
+  outbox_.Send(request_id, reply);
+}
+
+std::vector<ReserveReplyFrame::Item> PutTable::ReservePlaces(
+    const std::shared_ptr<Session>& session, uint64_t request_id, NamespaceId ns_id,
+    std::span<const ReserveItem> items, uint32_t deadline_ms) {
+  const std::shared_ptr<Namespace> ns = plane_.namespaces->Find(session->tenant, ns_id);
+  const absl::Duration deadline = RequestDeadline(plane_.clock->Now(), deadline_ms);
+  std::vector<ReserveReplyFrame::Item> places(items.size());
 
   std::vector<size_t> admitted;
   std::vector<BlockKey> keys;
   std::vector<BlockShape> shapes;
   std::vector<uint16_t> opaque_bytes;
   std::vector<uint32_t> depths;
-  for (size_t i = 0; i < frame.items.size(); ++i) {
-    const ReserveItem& item = frame.items[i];
-    WireStatus& status = reply.items[i].status;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const ReserveItem& item = items[i];
+    WireStatus& status = places[i].status;
     status = ns == nullptr ? WireStatus::kUnknownNamespace
                            : Admit(*session, ns->shape(), item, admitted.size(),
                                    admitted.size() * ns->shape().length);
@@ -68,7 +78,7 @@ void PutTable::Reserve(const std::shared_ptr<Session>& session, uint64_t request
 
   std::vector<ReserveResult> results = plane_.store->Reserve(keys, shapes, opaque_bytes, depths);
   for (size_t k = 0; k < results.size(); ++k) {
-    ReserveReplyFrame::Item& item = reply.items[admitted[k]];
+    ReserveReplyFrame::Item& item = places[admitted[k]];
     item.status = ToWire(results[k].outcome);
     if (results[k].outcome == ReserveOutcome::kNoSpace) plane_.mover->Wake();
     if (results[k].outcome != ReserveOutcome::kReserved) continue;
@@ -81,10 +91,7 @@ void PutTable::Reserve(const std::shared_ptr<Session>& session, uint64_t request
     put->place = std::move(results[k].reservation);
     item.reservation = Keep(std::move(put));
   }
-  for (const ReserveReplyFrame::Item& item : reply.items) {
-    plane_.metrics->CountOutcome(RequestKind::kReserve, item.status);
-  }
-  outbox_.Send(request_id, reply);
+  return places;
 }
 
 uint64_t PutTable::Keep(std::unique_ptr<Put> put) {
@@ -100,16 +107,27 @@ void PutTable::GiveBack(Puts::iterator it) {
   puts_.erase(it);
 }
 
-Landing PutTable::Value(uint64_t request_id, const ValueFrame& frame, uint64_t payload_bytes) {
-  auto it = puts_.find(frame.reservation);
+Landing PutTable::Value(const std::shared_ptr<Session>& session, uint64_t request_id,
+                        const ValueFrame& frame, uint64_t payload_bytes) {
+  absl::StatusOr<EnvelopeView> envelope = EnvelopeView::Parse(frame.envelope);
+  uint64_t reservation = frame.reservation;
+  WireStatus status = WireStatus::kOk;
+  if (reservation == 0 && envelope.ok()) {
+    const ReserveReplyFrame::Item place = ReserveFor(session, request_id, *envelope, frame);
+    reservation = place.reservation;
+    status = place.status;
+  }
+  auto it = puts_.find(reservation);
   if (it == puts_.end() || it->second->landing) {
-    Reply(request_id, frame.index, WireStatus::kBadRequest);
+    Reply(request_id, frame.index, status == WireStatus::kOk ? WireStatus::kBadRequest : status);
     return {};
   }
   Put& put = *it->second;
-  absl::StatusOr<EnvelopeView> envelope = EnvelopeView::Parse(frame.envelope);
-  WireStatus status = WireStatus::kBadRequest;
-  if (envelope.ok() && payload_bytes == put.place.value().size()) status = Check(put, *envelope);
+  if (!envelope.ok() || payload_bytes != put.place.value().size()) {
+    status = WireStatus::kBadRequest;
+  } else {
+    status = Check(put, *envelope);
+  }
   if (status != WireStatus::kOk) {
     GiveBack(it);
     Reply(request_id, frame.index, status);
@@ -126,8 +144,20 @@ Landing PutTable::Value(uint64_t request_id, const ValueFrame& frame, uint64_t p
   landing.pieces.push_back(put.place.value());
   // `put` stays where it is until `landed`, which the transport always calls.
   landing.progress = [&put](ByteSpan bytes) { put.checksummer->Update(bytes); };
-  landing.landed = [this, id = frame.reservation](absl::Status landed) { Landed(id, landed); };
+  landing.landed = [this, reservation](absl::Status landed) { Landed(reservation, landed); };
   return landing;
+}
+
+ReserveReplyFrame::Item PutTable::ReserveFor(const std::shared_ptr<Session>& session,
+                                             uint64_t request_id, const EnvelopeView& envelope,
+                                             const ValueFrame& frame) {
+  const BlockKey key = envelope.key();
+  const size_t opaque_bytes = envelope.bytes().size() - EnvelopeBytes(envelope.shape().segments, 0);
+  const ReserveItem item{{key.digest, key.shard},
+                         envelope.shape(),
+                         envelope.depth(),
+                         static_cast<uint16_t>(opaque_bytes)};
+  return ReservePlaces(session, request_id, key.ns, {&item, 1}, frame.deadline_ms).front();
 }
 
 WireStatus PutTable::Check(const Put& put, const EnvelopeView& envelope) const {

@@ -25,7 +25,8 @@ class PutTable {
   void Reserve(const std::shared_ptr<Session>& session, uint64_t request_id,
                const ReserveFrame& frame);
   // Where the bytes of a Value land; thrown away when it is refused (the reply is under way then).
-  Landing Value(uint64_t request_id, const ValueFrame& frame, uint64_t payload_bytes);
+  Landing Value(const std::shared_ptr<Session>& session, uint64_t request_id,
+                const ValueFrame& frame, uint64_t payload_bytes);
   // Gives back the places of a Reserve whose bytes have not begun to arrive.
   bool Cancel(uint64_t request_id);
   // Gives back places whose time is over. True when bytes that have begun to arrive are overdue.
@@ -53,6 +54,14 @@ class PutTable {
   // Whether an item may go to the store; counts what it would hold against the bounds.
   WireStatus Admit(const Session& session, const BlockShape& expected, const ReserveItem& item,
                    uint64_t more_places, uint64_t more_bytes) const;
+  // The status of each item, and the reservation of those that are kOk.
+  std::vector<ReserveReplyFrame::Item> ReservePlaces(const std::shared_ptr<Session>& session,
+                                                     uint64_t request_id, NamespaceId ns,
+                                                     std::span<const ReserveItem> items,
+                                                     uint32_t deadline_ms);
+  // For a Value that came without a reservation.
+  ReserveReplyFrame::Item ReserveFor(const std::shared_ptr<Session>& session, uint64_t request_id,
+                                     const EnvelopeView& envelope, const ValueFrame& frame);
   uint64_t Keep(std::unique_ptr<Put> put);
   void GiveBack(Puts::iterator it);
   WireStatus Check(const Put& put, const EnvelopeView& envelope) const;

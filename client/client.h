@@ -91,7 +91,7 @@ const char* ToString(Outcome outcome);
 
 struct BlockResult {
   Outcome outcome = Outcome::kMiss;
-  bool existed = false;     // Put: nothing was transferred
+  bool existed = false;     // Put: the node had the block, or somebody else was writing it
   Tier tier = Tier::kNone;  // Prefetch: where it was found
   uint64_t generation = 0;  // Get, kOk
   BlockMetadata metadata;   // Get, kOk

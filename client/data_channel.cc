@@ -208,8 +208,9 @@ void DataChannel::Pump() {
       if (turn == Turn::kSent) queue->push_back(task);
     }
   };
-  serve(&sends_, [this](Task* task) { return task->SendValue(*this); });
+  // Requests first: they are small, and some allow a value to be sent.
   serve(&turns_, [this](Task* task) { return task->SendRequest(*this); });
+  serve(&sends_, [this](Task* task) { return task->SendValue(*this); });
   pumping_ = false;
 }
 

@@ -109,7 +109,7 @@ class DataChannel : public TransportHandler {
   // How long the transport may hold memory of a task that was given up, before the connection is.
   static constexpr absl::Duration kGrace = absl::Milliseconds(50);
   static constexpr absl::Duration kConnectTimeout = absl::Seconds(2);
-  static constexpr uint64_t kSendWindowBytes = 1 << 20;
+  static constexpr uint64_t kSendWindowBytes = 128 << 10;
 
   void OnOpen(ConnectionId connection, bool accepted) override;
   Landing OnMessage(ConnectionId connection, ByteSpan frame, uint64_t payload_bytes) override;

@@ -51,6 +51,13 @@ Turn PutTask::SendRequest(DataChannel& channel) {
   const uint64_t bytes = count * ns_.shape.length;
   if (!channel.HasRoom(bytes, count)) return Turn::kNoRoom;
   const uint64_t request = channel.OpenRequest(this, bytes, count);
+  if (items_.size() == 1) {
+    items_[0].request = request;
+    batches_.emplace(request, Batch{.begin = 0, .end = 1, .open = 1, .granted = true});
+    next_ = 1;
+    Grant(channel, 0, /*reservation=*/0);
+    return Turn::kNothing;
+  }
   ReserveFrame frame{ns_.id, MillisecondsUntil(deadline()), {}};
   const auto end = static_cast<uint32_t>(next_ + count);
   for (uint32_t i = next_; i < end; ++i) {
@@ -84,20 +91,23 @@ absl::Status PutTask::OnReserved(DataChannel& channel, uint64_t request,
     return absl::DataLossError("a ReserveReply that does not fit its Reserve");
   }
   batch.granted = true;
-  const bool idle = granted_.empty();
   const uint32_t begin = batch.begin;  // the batch may end with its last item
   for (uint32_t i = 0; i < reply.items.size(); ++i) {
     const uint32_t position = begin + i;
     if (reply.items[i].status == WireStatus::kOk) {
-      items_[position].state = Item::kGranted;
-      items_[position].reservation = reply.items[i].reservation;
-      granted_.push_back(position);
+      Grant(channel, position, reply.items[i].reservation);
     } else {
       EndItem(channel, position, reply.items[i].status);
     }
   }
-  if (idle && !granted_.empty()) channel.WantSend(this);
   return absl::OkStatus();
+}
+
+void PutTask::Grant(DataChannel& channel, uint32_t position, uint64_t reservation) {
+  items_[position].state = Item::kGranted;
+  items_[position].reservation = reservation;
+  if (granted_.empty()) channel.WantSend(this);
+  granted_.push_back(position);
 }
 
 Turn PutTask::SendValue(DataChannel& channel) {
@@ -111,7 +121,8 @@ Turn PutTask::SendValue(DataChannel& channel) {
   const PutRequest& put = requests_[item.index];
   const Envelope envelope = Seal(put);
   ValueFrame frame{
-      static_cast<uint16_t>(position - batches_.find(item.request)->second.begin), item.reservation,
+      static_cast<uint16_t>(position - batches_.find(item.request)->second.begin),
+      MillisecondsUntil(deadline()), item.reservation,
       std::vector<std::byte>(EnvelopeBytes(ns_.shape.segments, put.metadata.opaque.size()))};
   envelope.EncodeTo(frame.envelope);
   channel.SendPayload(item.request, frame, put.source,

@@ -1,4 +1,6 @@
-// Put: reserves places, sends the values that the node wants, waits for its word on each.
+// Put: reserves places, sends the values that the node wants, waits for its word on each. The value
+// of a put of one block is sent without asking first: a round trip would cost more than now and
+// then a transfer that the node did not want.
 #pragma once
 
 #include <deque>
@@ -43,6 +45,8 @@ class PutTask : public Task {
 
   absl::Status Validate(const PutRequest& request) const;
   absl::Status OnReserved(DataChannel& channel, uint64_t request, const ReserveReplyFrame& reply);
+  // The value may be sent now.
+  void Grant(DataChannel& channel, uint32_t position, uint64_t reservation);
   absl::Status OnPut(DataChannel& channel, uint64_t request, const PutReplyFrame& reply);
   Envelope Seal(const PutRequest& request) const;
   void OnSent(DataChannel& channel, uint32_t position, const absl::Status& status);

@@ -14,9 +14,9 @@ enum class UcxProfile {
   kRdma,  // rendezvous, zero copy
 };
 
-// One UCX context per process, shared by its transports. Thread-safe; outlives them. An environment
-// that has UCX_TLS chooses the transports itself: kRdma is then taken at its word, kAuto means kTcp.
-// Both sides of a connection need the same profile and settings.
+// One UCX context per process, shared by its transports. Thread-safe; outlives them. An
+// environment that has UCX_TLS chooses the transports itself: kRdma is then taken at its word, kAuto
+// means kTcp. Both sides of a connection need the same profile and settings.
 class UcxContext {
  public:
   // Unavailable with UCX's own words when the profile's transports are not there.
@@ -32,14 +32,14 @@ struct UcxTransportOptions {
   uint64_t max_in_flight_bytes = 8 << 20;
   uint32_t max_queued_messages = 4096;
   uint32_t max_connections = 1024;
-  // How long the loop spins after something has happened before it sleeps. An idle transport uses
-  // no CPU whatever this is.
-  absl::Duration spin = absl::ZeroDuration();
+  // How long the loop spins after something has happened before it sleeps: a little more than what
+  // a wake-up takes. An idle transport uses no CPU whatever this is.
+  absl::Duration spin = absl::Microseconds(50);
 };
 
-// `handler` outlives the transport. The loop's thread runs from here to Shutdown. A transport speaks
-// IPv4 or IPv6, whichever its first address has (UCX carries one family per context, and none on
-// ::1); another family's address is a FailedPrecondition. FailedPrecondition in a forked child;
+// `handler` outlives the transport. The loop's thread runs from here to Shutdown. A transport
+// speaks IPv4 or IPv6, whichever its first address has (UCX carries one family per context, and none
+// on ::1); another family's address is a FailedPrecondition. FailedPrecondition in a forked child;
 // ResourceExhausted without descriptors or threads.
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(UcxContext* context,
                                                               UcxTransportOptions options,

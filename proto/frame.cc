@@ -143,6 +143,7 @@ void RequestFields(C& coder, F& f) {
     });
   } else if constexpr (kIs<F, ValueFrame>) {
     coder.Value(f.index);
+    coder.Value(f.deadline_ms);
     coder.Value(f.reservation);
     coder.Envelope(f.envelope);
   } else if constexpr (kIs<F, TouchFrame>) {

@@ -118,8 +118,12 @@ struct ReserveReplyFrame {
   };
   std::vector<Item> items;
 };
-struct ValueFrame {  // payload: the block's bytes
+// Payload: the block's bytes. Without a reservation (0) the node looks for a place as the frame
+// arrives, and throws the bytes away where it finds none or has the block: one round trip less, for
+// a block that is probably new.
+struct ValueFrame {
   uint16_t index = 0;
+  uint32_t deadline_ms = 0;  // as in ReserveFrame, where there is no reservation
   uint64_t reservation = 0;
   std::vector<std::byte> envelope;  // its generation is the node's to set
 };

@@ -106,7 +106,6 @@ class Benchmark {
   explicit Benchmark(const Options& options) : options_(options) {}
 
   absl::Status Run(const std::string& bin_folder) {
-    TERRACE_ASSIGN_OR_RETURN(all_.terrace, TerraceContender::Start(bin_folder, kHostBytes));
     TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<BenchLoop> loop, CreateUcxLoop());
     all_.ucx = std::make_unique<Limit>(std::move(loop));
     TERRACE_ASSIGN_OR_RETURN(all_.redis, RedisContender::Start());
@@ -114,7 +113,7 @@ class Benchmark {
     constexpr std::pair<const char*, uint32_t> kSizes[] = {
         {"64KiB", 64 << 10}, {"256KiB", 256 << 10}, {"1MiB", 1 << 20}, {"4MiB", 4 << 20}};
     for (const auto& [size, block_bytes] : kSizes) {
-      TERRACE_RETURN_IF_ERROR(RunSize(size, block_bytes));
+      TERRACE_RETURN_IF_ERROR(RunSize(bin_folder, size, block_bytes));
     }
     PrintSummary(results_);
     if (!options_.json.empty()) return WriteJson(options_.json, results_);
@@ -129,7 +128,8 @@ class Benchmark {
  private:
   int rounds() const { return options_.quick ? kQuickRounds : kFullRounds; }
 
-  absl::Status RunSize(const std::string& size, uint32_t block_bytes) {
+  absl::Status RunSize(const std::string& bin_folder, const std::string& size,
+                       uint32_t block_bytes) {
     std::vector<Row> rows;
     for (bool put : {false, true}) {
       for (int depth : {1, 8}) rows.push_back(TransferRow(&all_, size, block_bytes, depth, put));
@@ -140,6 +140,9 @@ class Benchmark {
     if (rows.empty()) return absl::OkStatus();
     const size_t blocks = kWorkingSetBytes / block_bytes;
     TERRACE_RETURN_IF_ERROR(all_.redis->Fill(block_bytes, blocks));
+    // A node of its own: blocks of other sizes, often read, would outlive this working set.
+    all_.terrace.reset();
+    TERRACE_ASSIGN_OR_RETURN(all_.terrace, TerraceContender::Start(bin_folder, kHostBytes));
     for (const Row& row : rows) {
       // Rows that put drive the working set out; each begins with it whole.
       TERRACE_RETURN_IF_ERROR(all_.terrace->Fill(block_bytes, blocks));

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cluster/socket_address.h"
@@ -226,7 +228,8 @@ class UcxLoop : public BenchLoop {
   absl::StatusOr<BenchRound> Run(uint64_t bytes) override;
 
  private:
-  absl::Status Use(bool whole, bool polling);
+  absl::Status UsePolling(bool polling);
+  absl::StatusOr<BenchRound> Move(uint64_t bytes);
   void Ask(uint32_t slot);
   void Done(const Header& header);
   absl::StatusOr<double> FarCpu();
@@ -234,6 +237,7 @@ class UcxLoop : public BenchLoop {
   std::unique_ptr<FarProcess> far_;
   LoopEnd end_;
   Header setup_{.kind = Kind::kSetup};
+  bool polling_ = false;  // within rounds
   BenchDirection direction_ = BenchDirection::kGet;
   int in_flight_ = 1;
   uint64_t to_ask_ = 0, done_ = 0, wanted_ = 0;
@@ -274,8 +278,7 @@ absl::StatusOr<double> UcxLoop::FarCpu() {
   return far_cpu_;
 }
 
-absl::Status UcxLoop::Use(bool whole, bool polling) {
-  setup_.whole = whole;
+absl::Status UcxLoop::UsePolling(bool polling) {
   setup_.polling = polling;
   end_.Send(setup_);
   return FarCpu().status();  // and so the far side has it
@@ -289,7 +292,8 @@ absl::Status UcxLoop::Setup(uint64_t block_bytes, int in_flight, BenchDirection 
   std::pair<bool, bool> best_way;
   for (const bool whole : {false, true}) {
     for (const bool polling : {false, true}) {
-      TERRACE_RETURN_IF_ERROR(Use(whole, polling));
+      setup_.whole = whole;
+      polling_ = polling;
       TERRACE_RETURN_IF_ERROR(Run(kCalibrationBytes / 8).status());
       TERRACE_ASSIGN_OR_RETURN(const BenchRound round, Run(kCalibrationBytes));
       if (best != 0 && round.seconds >= best) continue;
@@ -297,10 +301,19 @@ absl::Status UcxLoop::Setup(uint64_t block_bytes, int in_flight, BenchDirection 
       best_way = {whole, polling};
     }
   }
-  return Use(best_way.first, best_way.second);
+  std::tie(setup_.whole, polling_) = best_way;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<BenchRound> UcxLoop::Run(uint64_t bytes) {
+  TERRACE_RETURN_IF_ERROR(UsePolling(polling_));
+  const auto round = Move(bytes);
+  // The far side must not burn its core while others are measured.
+  TERRACE_RETURN_IF_ERROR(UsePolling(false));
+  return round;
+}
+
+absl::StatusOr<BenchRound> UcxLoop::Move(uint64_t bytes) {
   TERRACE_ASSIGN_OR_RETURN(const double far_before, FarCpu());
   const double near_before = ProcessCpuSeconds();
   const double begin = NowSeconds();

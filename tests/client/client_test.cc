@@ -74,10 +74,19 @@ TEST_F(ClientTest, PutOfWhatIsThereTransfersNothing) {
   const BlockKey key = Key(1);
   const std::vector<std::byte> bytes = Bytes(key);
   node_.Store(key, bytes);
-  Operation put = client_->Put(node_.ns(), {{key, {bytes}, {}}});
+  node_.Store(Key(2), Bytes(Key(2)));
+  Operation put = client_->Put(node_.ns(), {{key, {bytes}, {}}, {Key(2), {bytes}, {}}});
   put.Wait();
-  EXPECT_EQ(put.results()[0].outcome, Outcome::kOk);
-  EXPECT_TRUE(put.results()[0].existed);
+  for (const BlockResult& result : put.results()) {
+    EXPECT_EQ(result.outcome, Outcome::kOk);
+    EXPECT_TRUE(result.existed);
+  }
+  EXPECT_EQ(node_.values_received(), 0u);
+  // One alone is sent without asking, and changes nothing.
+  Operation one = client_->Put(node_.ns(), {{key, {bytes}, {}}});
+  one.Wait();
+  EXPECT_EQ(one.results()[0].outcome, Outcome::kOk);
+  EXPECT_TRUE(one.results()[0].existed);
   EXPECT_EQ(node_.values_received(), 0u);
 }
 

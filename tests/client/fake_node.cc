@@ -303,16 +303,25 @@ FakeReply FakeNode::Read(const GetFrame& get, uint16_t index) {
   return {{index, WireStatus::kOk, it->second.envelope}, {begin, begin + count * segment}};
 }
 
-Landing FakeNode::TakeValue(ConnectionId connection, uint64_t request, const ValueFrame& value) {
+Landing FakeNode::TakeValue(ConnectionId connection, uint64_t request, ValueFrame value) {
   absl::StatusOr<EnvelopeView> envelope = EnvelopeView::Parse(value.envelope);
   EXPECT_TRUE(envelope.ok()) << envelope.status();
   MutexLock lock(&mutex_);
+  if (value.reservation == 0) {
+    if (blocks_.contains(envelope->key())) {
+      Reply(connection, request, PutReplyFrame{value.index, WireStatus::kExists});
+      return {};
+    }
+    value.reservation = next_reservation_++;
+    reservations_[value.reservation] = {envelope->key(), {}, {}};
+  }
+  const bool silent = holding_;
   Pending& pending = reservations_.at(value.reservation);
   pending.envelope = envelope->ToValue();
   pending.bytes.resize(envelope->shape().length);
   Landing landing;
   landing.pieces.push_back(MutableByteSpan(pending.bytes));
-  landing.landed = [this, connection, request, value](const absl::Status& status) {
+  landing.landed = [this, connection, request, value, silent](const absl::Status& status) {
     WireStatus answer;
     {
       MutexLock landed_lock(&mutex_);
@@ -327,7 +336,7 @@ Landing FakeNode::TakeValue(ConnectionId connection, uint64_t request, const Val
       }
       reservations_.erase(value.reservation);
     }
-    if (status.ok()) Reply(connection, request, PutReplyFrame{value.index, answer});
+    if (status.ok() && !silent) Reply(connection, request, PutReplyFrame{value.index, answer});
   };
   return landing;
 }

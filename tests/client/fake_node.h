@@ -45,7 +45,8 @@ class FakeNode : public TransportHandler {
   void set_alter(std::function<void(FakeReply*)> alter);
   void set_value_status(WireStatus status);
   void set_hello_status(WireStatus status);
-  // Requests are kept instead of answered, until Unhold answers them all.
+  // Requests are kept instead of answered, until Unhold answers them all. Values that arrive
+  // meanwhile are taken and never answered.
   void Hold();
   void Unhold();
   // Waits until `count` requests are held.
@@ -75,7 +76,7 @@ class FakeNode : public TransportHandler {
   void Answer(ConnectionId connection, const Frame& frame);
   void AnswerGet(ConnectionId connection, uint64_t request, const GetFrame& get);
   FakeReply Read(const GetFrame& get, uint16_t index);
-  Landing TakeValue(ConnectionId connection, uint64_t request, const ValueFrame& value);
+  Landing TakeValue(ConnectionId connection, uint64_t request, ValueFrame value);
   void Reply(ConnectionId connection, uint64_t request, const FrameBody& body,
              std::vector<std::byte> payload = {});
   SessionInfo NewSession();
