@@ -9,8 +9,8 @@ namespace terrace {
 namespace {
 
 constexpr const char* kFrameNames[] = {
-    "hello",         "hello_reply", "match",     "match_reply", "get",     "block", "reserve",
-    "reserve_reply", "value",       "put_reply", "touch",       "release", "cancel"};
+    "hello",         "hello_reply", "match",     "match_reply", "get",     "block",  "reserve",
+    "reserve_reply", "value",       "put_reply", "touch",       "release", "cancel", "put"};
 static_assert(std::size(kFrameNames) == std::variant_size_v<FrameBody>);
 constexpr const char* kKindNames[] = {"match", "get", "reserve", "put"};
 

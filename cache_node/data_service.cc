@@ -57,7 +57,9 @@ Landing DataService::OnMessage(ConnectionId id, ByteSpan bytes, uint64_t payload
     return {};
   }
   plane_.metrics->CountFrame(frame->body);
-  if ((payload_bytes > 0) != std::holds_alternative<ValueFrame>(frame->body)) {
+  const bool carries_bytes = std::holds_alternative<ValueFrame>(frame->body) ||
+                             std::holds_alternative<PutFrame>(frame->body);
+  if ((payload_bytes > 0) != carries_bytes) {
     CloseMalformed(id, absl::InvalidArgumentError("a payload where none belongs, or none"));
     return {};
   }
@@ -106,7 +108,9 @@ Landing DataService::Serve(Connection* connection, Frame frame, uint64_t payload
   } else if (auto* reserve = std::get_if<ReserveFrame>(&frame.body)) {
     connection->puts.Reserve(connection->session, request_id, *reserve);
   } else if (auto* value = std::get_if<ValueFrame>(&frame.body)) {
-    return connection->puts.Value(connection->session, request_id, *value, payload_bytes);
+    return connection->puts.Value(request_id, *value, payload_bytes);
+  } else if (auto* put = std::get_if<PutFrame>(&frame.body)) {
+    return connection->puts.Direct(connection->session, request_id, *put, payload_bytes);
   } else if (auto* touch = std::get_if<TouchFrame>(&frame.body)) {
     Touch(*connection, *touch);
   } else if (auto* release = std::get_if<ReleaseFrame>(&frame.body)) {
@@ -155,9 +159,8 @@ bool DataService::RefuseStopping(Connection* connection, const Frame& frame) {
     ReserveReplyFrame reply;
     reply.items.assign(reserve->items.size(), {WireStatus::kStopping, 0});
     connection->outbox->Send(frame.request_id, reply);
-  } else if (const auto* value = std::get_if<ValueFrame>(&frame.body);
-             value != nullptr && value->reservation == 0) {
-    connection->outbox->Send(frame.request_id, PutReplyFrame{value->index, WireStatus::kStopping});
+  } else if (std::holds_alternative<PutFrame>(frame.body)) {
+    connection->outbox->Send(frame.request_id, PutReplyFrame{0, WireStatus::kStopping});
   } else {
     return false;
   }

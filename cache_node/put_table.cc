@@ -107,65 +107,67 @@ void PutTable::GiveBack(Puts::iterator it) {
   puts_.erase(it);
 }
 
-Landing PutTable::Value(const std::shared_ptr<Session>& session, uint64_t request_id,
-                        const ValueFrame& frame, uint64_t payload_bytes) {
-  absl::StatusOr<EnvelopeView> envelope = EnvelopeView::Parse(frame.envelope);
-  uint64_t reservation = frame.reservation;
-  WireStatus status = WireStatus::kOk;
-  if (reservation == 0 && envelope.ok()) {
-    const ReserveReplyFrame::Item place = ReserveFor(session, request_id, *envelope, frame);
-    reservation = place.reservation;
-    status = place.status;
-  }
-  auto it = puts_.find(reservation);
+Landing PutTable::Value(uint64_t request_id, const ValueFrame& frame, uint64_t payload_bytes) {
+  auto it = puts_.find(frame.reservation);
   if (it == puts_.end() || it->second->landing) {
-    Reply(request_id, frame.index, status == WireStatus::kOk ? WireStatus::kBadRequest : status);
+    Reply(request_id, frame.index, WireStatus::kBadRequest);
     return {};
   }
+  it->second->request_id = request_id;
+  it->second->index = frame.index;
+  return Land(it, frame.envelope, payload_bytes);
+}
+
+Landing PutTable::Direct(const std::shared_ptr<Session>& session, uint64_t request_id,
+                         const PutFrame& frame, uint64_t payload_bytes) {
+  const ReserveReplyFrame::Item place =
+      ReservePlaces(session, request_id, frame.ns, {&frame.item, 1}, frame.deadline_ms).front();
+  if (place.status != WireStatus::kOk) {
+    Reply(request_id, /*index=*/0, place.status);
+    return {};
+  }
+  return Land(puts_.find(place.reservation), frame.envelope, payload_bytes);
+}
+
+Landing PutTable::Land(Puts::iterator it, ByteSpan envelope, uint64_t payload_bytes) {
   Put& put = *it->second;
-  if (!envelope.ok() || payload_bytes != put.place.value().size()) {
+  const uint32_t segments = put.ns->shape().segments;
+  const size_t behind = envelope.empty() ? EnvelopeBytes(segments, put.opaque_bytes) : 0;
+  WireStatus status = WireStatus::kOk;
+  if (payload_bytes != put.place.value().size() + behind) {
     status = WireStatus::kBadRequest;
-  } else {
-    status = Check(put, *envelope);
+  } else if (behind == 0) {
+    status = TakeEnvelope(&put, envelope);
   }
   if (status != WireStatus::kOk) {
+    Reply(put.request_id, put.index, status);
     GiveBack(it);
-    Reply(request_id, frame.index, status);
     return {};
   }
-  put.request_id = request_id;
-  put.index = frame.index;
   put.landing = true;
-  put.envelope = envelope->ToValue();
-  put.checksums.resize(put.envelope.shape.segments);
-  put.checksummer.emplace(put.envelope.shape.segment_bytes(), put.checksums);
+  put.behind.resize(behind);
+  put.checksums.resize(segments);
+  put.checksummer.emplace(put.ns->shape().segment_bytes(), put.checksums);
 
   Landing landing;
   landing.pieces.push_back(put.place.value());
+  if (behind > 0) landing.pieces.push_back(MutableByteSpan(put.behind));
   // `put` stays where it is until `landed`, which the transport always calls.
   landing.progress = [&put](ByteSpan bytes) { put.checksummer->Update(bytes); };
-  landing.landed = [this, reservation](absl::Status landed) { Landed(reservation, landed); };
+  landing.landed = [this, id = it->first](absl::Status landed) { Landed(id, landed); };
   return landing;
 }
 
-ReserveReplyFrame::Item PutTable::ReserveFor(const std::shared_ptr<Session>& session,
-                                             uint64_t request_id, const EnvelopeView& envelope,
-                                             const ValueFrame& frame) {
-  const BlockKey key = envelope.key();
-  const size_t opaque_bytes = envelope.bytes().size() - EnvelopeBytes(envelope.shape().segments, 0);
-  const ReserveItem item{{key.digest, key.shard},
-                         envelope.shape(),
-                         envelope.depth(),
-                         static_cast<uint16_t>(opaque_bytes)};
-  return ReservePlaces(session, request_id, key.ns, {&item, 1}, frame.deadline_ms).front();
-}
-
-WireStatus PutTable::Check(const Put& put, const EnvelopeView& envelope) const {
-  if (envelope.key() != put.place.key() || envelope.shape() != put.ns->shape() ||
-      envelope.bytes().size() != EnvelopeBytes(put.ns->shape().segments, put.opaque_bytes)) {
+WireStatus PutTable::TakeEnvelope(Put* put, ByteSpan bytes) {
+  const absl::StatusOr<EnvelopeView> envelope = EnvelopeView::Parse(bytes);
+  if (!envelope.ok() || envelope->key() != put->place.key() ||
+      envelope->shape() != put->ns->shape() ||
+      envelope->bytes().size() != EnvelopeBytes(put->ns->shape().segments, put->opaque_bytes)) {
     return WireStatus::kBadRequest;
   }
-  return envelope.layout_id() == put.ns->layout_id() ? WireStatus::kOk : WireStatus::kForeignLayout;
+  if (envelope->layout_id() != put->ns->layout_id()) return WireStatus::kForeignLayout;
+  put->envelope = envelope->ToValue();
+  return WireStatus::kOk;
 }
 
 void PutTable::Landed(uint64_t id, const absl::Status& status) {
@@ -179,6 +181,10 @@ void PutTable::Landed(uint64_t id, const absl::Status& status) {
 }
 
 WireStatus PutTable::Publish(Put* put) {
+  if (!put->behind.empty()) {
+    const WireStatus status = TakeEnvelope(put, put->behind);
+    if (status != WireStatus::kOk) return status;
+  }
   if (put->checksums != put->envelope.checksums) {
     plane_.metrics->checksum_mismatch->Add();
     return WireStatus::kChecksumMismatch;

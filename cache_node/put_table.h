@@ -25,8 +25,10 @@ class PutTable {
   void Reserve(const std::shared_ptr<Session>& session, uint64_t request_id,
                const ReserveFrame& frame);
   // Where the bytes of a Value land; thrown away when it is refused (the reply is under way then).
-  Landing Value(const std::shared_ptr<Session>& session, uint64_t request_id,
-                const ValueFrame& frame, uint64_t payload_bytes);
+  Landing Value(uint64_t request_id, const ValueFrame& frame, uint64_t payload_bytes);
+  // Reserve and Value in one.
+  Landing Direct(const std::shared_ptr<Session>& session, uint64_t request_id,
+                 const PutFrame& frame, uint64_t payload_bytes);
   // Gives back the places of a Reserve whose bytes have not begun to arrive.
   bool Cancel(uint64_t request_id);
   // Gives back places whose time is over. True when bytes that have begun to arrive are overdue.
@@ -45,6 +47,7 @@ class PutTable {
     Reservation place;
     // From here on: once bytes arrive.
     bool landing = false;
+    std::vector<std::byte> behind;  // the envelope as it arrives, where it follows the bytes
     Envelope envelope;
     std::vector<uint32_t> checksums;  // computed from what arrived
     std::optional<SegmentChecksummer> checksummer;
@@ -59,12 +62,12 @@ class PutTable {
                                                      uint64_t request_id, NamespaceId ns,
                                                      std::span<const ReserveItem> items,
                                                      uint32_t deadline_ms);
-  // For a Value that came without a reservation.
-  ReserveReplyFrame::Item ReserveFor(const std::shared_ptr<Session>& session, uint64_t request_id,
-                                     const EnvelopeView& envelope, const ValueFrame& frame);
   uint64_t Keep(std::unique_ptr<Put> put);
   void GiveBack(Puts::iterator it);
-  WireStatus Check(const Put& put, const EnvelopeView& envelope) const;
+  // `envelope` is empty when it comes behind the bytes.
+  Landing Land(Puts::iterator it, ByteSpan envelope, uint64_t payload_bytes);
+  // Judges an encoded envelope and keeps it.
+  static WireStatus TakeEnvelope(Put* put, ByteSpan bytes);
   void Landed(uint64_t id, const absl::Status& status);
   WireStatus Publish(Put* put);
   void Reply(uint64_t request_id, uint16_t index, WireStatus status);

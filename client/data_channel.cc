@@ -252,14 +252,12 @@ void DataChannel::Send(uint64_t request, const FrameBody& frame) {
   if (up()) transport_->Send(connection_, {.frame = Encode(request, frame)});
 }
 
-void DataChannel::SendPayload(uint64_t request, const FrameBody& frame,
-                              absl::InlinedVector<ByteSpan, 1> payload,
-                              absl::AnyInvocable<void(absl::Status)> sent) {
+void DataChannel::SendPayload(uint64_t request, const FrameBody& frame, OutgoingMessage message) {
   uint64_t bytes = 0;
-  for (ByteSpan piece : payload) bytes += piece.size();
+  for (ByteSpan piece : message.payload) bytes += piece.size();
   unsent_bytes_ += bytes;
-  OutgoingMessage message{Encode(request, frame), std::move(payload), {}};
-  message.sent = [this, bytes, sent = std::move(sent)](absl::Status status) mutable {
+  message.frame = Encode(request, frame);
+  message.sent = [this, bytes, sent = std::move(message.sent)](absl::Status status) mutable {
     unsent_bytes_ -= bytes;
     sent(std::move(status));
     Pump();

@@ -85,9 +85,9 @@ class DataChannel : public TransportHandler {
   // With bytes; they stay until `sent`. HasSendRoom keeps few of them queued, so that a block is
   // checksummed while the one before it is on the wire.
   bool HasSendRoom() const { return unsent_bytes_ < kSendWindowBytes; }
-  void SendPayload(uint64_t request, const FrameBody& frame,
-                   absl::InlinedVector<ByteSpan, 1> payload,
-                   absl::AnyInvocable<void(absl::Status)> sent);
+  // `message` has the payload and its callbacks.
+  void SendPayload(uint64_t request, const FrameBody& frame, OutgoingMessage message);
+  bool streams() const { return transport_->streams(); }
   // Completes and destroys `task` if it has finished.
   void Settle(Task* task);
   // Gives turns to those who wait. After anything that made room.

@@ -1,6 +1,8 @@
 #include "client/put_task.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "client/data_channel.h"
 #include "fmt/format.h"
@@ -8,6 +10,36 @@
 #include "proto/status.h"
 
 namespace terrace {
+namespace {
+
+// Computes a block's checksums as its bytes go by, and writes its envelope with the last of them.
+class BlockSealer {
+ public:
+  BlockSealer(const PutRequest& put, const Namespace& ns)
+      : value_{put.key, 0, ns.layout_id, ns.shape, Codec::kRaw, put.metadata, {}},
+        encoded_(EnvelopeBytes(ns.shape.segments, put.metadata.opaque.size())) {
+    value_.checksums.resize(ns.shape.segments);
+    checksummer_.emplace(ns.shape.segment_bytes(), value_.checksums);
+  }
+  BlockSealer(const BlockSealer&) = delete;
+  BlockSealer& operator=(const BlockSealer&) = delete;
+
+  // The block's bytes in order; what comes behind them is ignored.
+  void Update(ByteSpan bytes) {
+    if (checksummer_->finished() == value_.shape.segments) return;
+    checksummer_->Update(bytes);
+    if (checksummer_->finished() == value_.shape.segments) value_.EncodeTo(encoded_);
+  }
+  // Its place; complete once all bytes have gone by.
+  const std::vector<std::byte>& envelope() const { return encoded_; }
+
+ private:
+  Envelope value_;
+  std::vector<std::byte> encoded_;
+  std::optional<SegmentChecksummer> checksummer_;
+};
+
+}  // namespace
 
 PutTask::PutTask(const Namespace& ns, std::vector<PutRequest> requests,
                  std::shared_ptr<Operation::State> state, absl::Duration deadline)
@@ -64,10 +96,7 @@ Turn PutTask::SendRequest(DataChannel& channel) {
     const PutRequest& put = requests_[items_[i].index];
     items_[i].state = Item::kReserving;
     items_[i].request = request;
-    frame.items.push_back({{put.key.digest, put.key.shard},
-                           ns_.shape,
-                           put.metadata.depth,
-                           static_cast<uint16_t>(put.metadata.opaque.size())});
+    frame.items.push_back(ToReserve(put));
   }
   batches_.emplace(request, Batch{next_, end, end - next_});
   next_ = end;
@@ -119,27 +148,47 @@ Turn PutTask::SendValue(DataChannel& channel) {
   item.state = Item::kWaiting;
   ++sending_;
   const PutRequest& put = requests_[item.index];
-  const Envelope envelope = Seal(put);
-  ValueFrame frame{
-      static_cast<uint16_t>(position - batches_.find(item.request)->second.begin),
-      MillisecondsUntil(deadline()), item.reservation,
-      std::vector<std::byte>(EnvelopeBytes(ns_.shape.segments, put.metadata.opaque.size()))};
-  envelope.EncodeTo(frame.envelope);
-  channel.SendPayload(item.request, frame, put.source,
-                      [this, &channel, position](const absl::Status& status) {
-                        OnSent(channel, position, status);
-                        channel.Settle(this);  // may destroy this task, but not the channel
-                      });
+  OutgoingMessage message;
+  message.payload = put.source;
+  message.sent = [this, &channel, position](const absl::Status& status) {
+    OnSent(channel, position, status);
+    channel.Settle(this);  // may destroy this task, but not the channel
+  };
+  std::vector<std::byte> envelope;  // in the frame
+  if (channel.streams()) {
+    SealBehind(put, &message);
+  } else {
+    BlockSealer sealer(put, ns_);
+    for (ByteSpan piece : put.source) sealer.Update(piece);
+    envelope = sealer.envelope();
+  }
+  if (item.reservation != 0) {
+    const Batch& batch = batches_.find(item.request)->second;
+    const auto index = static_cast<uint16_t>(position - batch.begin);
+    channel.SendPayload(item.request, ValueFrame{index, item.reservation, std::move(envelope)},
+                        std::move(message));
+  } else {
+    channel.SendPayload(
+        item.request,
+        PutFrame{ns_.id, MillisecondsUntil(deadline()), ToReserve(put), std::move(envelope)},
+        std::move(message));
+  }
   return granted_.empty() ? Turn::kNothing : Turn::kSent;
 }
 
-// Checksums the source; only values that the node wants cost that.
-Envelope PutTask::Seal(const PutRequest& request) const {
-  Envelope envelope{request.key, 0, ns_.layout_id, ns_.shape, Codec::kRaw, request.metadata, {}};
-  envelope.checksums.resize(ns_.shape.segments);
-  SegmentChecksummer checksummer(ns_.shape.segment_bytes(), envelope.checksums);
-  for (ByteSpan piece : request.source) checksummer.Update(piece);
-  return envelope;
+ReserveItem PutTask::ToReserve(const PutRequest& put) const {
+  return {{put.key.digest, put.key.shard},
+          ns_.shape,
+          put.metadata.depth,
+          static_cast<uint16_t>(put.metadata.opaque.size())};
+}
+
+// The source is checksummed while it leaves, each part still warm in the cache when the transport
+// reads it; the envelope is written before its turn comes.
+void PutTask::SealBehind(const PutRequest& put, OutgoingMessage* message) const {
+  auto sealer = std::make_unique<BlockSealer>(put, ns_);
+  message->payload.push_back(sealer->envelope());
+  message->sending = [sealer = std::move(sealer)](ByteSpan part) { sealer->Update(part); };
 }
 
 void PutTask::OnSent(DataChannel& channel, uint32_t position, const absl::Status& status) {

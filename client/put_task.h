@@ -48,7 +48,8 @@ class PutTask : public Task {
   // The value may be sent now.
   void Grant(DataChannel& channel, uint32_t position, uint64_t reservation);
   absl::Status OnPut(DataChannel& channel, uint64_t request, const PutReplyFrame& reply);
-  Envelope Seal(const PutRequest& request) const;
+  ReserveItem ToReserve(const PutRequest& put) const;
+  void SealBehind(const PutRequest& put, OutgoingMessage* message) const;
   void OnSent(DataChannel& channel, uint32_t position, const absl::Status& status);
   void EndItem(DataChannel& channel, uint32_t position, WireStatus status);
   void SetFinal(DataChannel& channel, uint32_t position, Outcome outcome, std::string message);

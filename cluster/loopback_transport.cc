@@ -111,6 +111,7 @@ class LoopbackEnd : public Transport {
                           : absl::OkStatus();
   }
   void Unregister(MutableByteSpan) override {}
+  bool streams() const override { return true; }
   TransportStats Stats() const override { return counters_.Read("loopback"); }
   void Shutdown(absl::Duration deadline) override;
 
@@ -318,7 +319,10 @@ void LoopbackEnd::Enqueue(ConnectionId id, OutgoingMessage message) {
   const uint64_t bytes = PayloadBytes(message);
   const auto found = connections_.find(id);
   absl::Status status;
-  if (message.frame.size() > kMaxFrameBytes || bytes > kMaxBlockBytes) {
+  if (message.sending) {
+    for (ByteSpan part : message.payload) message.sending(part);
+  }
+  if (message.frame.size() > kMaxFrameBytes || bytes > kMaxPayloadBytes) {
     status = absl::InvalidArgumentError("frame or payload too large");
   } else if (found == connections_.end()) {
     status = absl::UnavailableError("no such connection");

@@ -4,7 +4,6 @@
 
 #include "absl/status/status.h"
 #include "cluster/transport.h"
-#include "proto/block.h"
 #include "proto/status.h"
 
 namespace terrace {
@@ -19,7 +18,7 @@ absl::Status Broken(const char* what) {
 
 absl::Status Check(const PieceHeader& header) {
   if (header.frame_bytes > kMaxFrameBytes) return Broken("frame too large");
-  if (header.payload_bytes > kMaxBlockBytes) return Broken("payload too large");
+  if (header.payload_bytes > kMaxPayloadBytes) return Broken("payload too large");
   if (header.frame_part > header.frame_bytes ||
       header.frame_offset > header.frame_bytes - header.frame_part) {
     return Broken("frame part out of bounds");

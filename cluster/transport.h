@@ -3,7 +3,7 @@
 // A Transport is one event loop on one thread. It sleeps when nothing is in flight (an
 // idle one uses no CPU). A process has one per data thread; they are never shared by threads.
 //
-// Send carries `frame` (at most kMaxFrameBytes) and a payload of up to kMaxBlockBytes, gathered
+// Send carries `frame` (at most kMaxFrameBytes) and a payload of up to kMaxPayloadBytes, gathered
 // from several pieces. On the other side the handler sees the frame first and answers where the
 // payload lands; bytes go straight there. Messages of one connection arrive in the order in
 // which they were sent, each exactly once or (when the connection is lost) not at all; a lost
@@ -30,10 +30,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/bytes.h"
+#include "proto/envelope.h"
 
 namespace terrace {
 
 constexpr size_t kMaxFrameBytes = 32 << 10;
+// A block and the envelope behind it.
+constexpr uint64_t kMaxPayloadBytes = kMaxBlockBytes + kMaxEnvelopeBytes;
 
 // One connection of one transport; never reused within a process. 0 is none.
 using ConnectionId = uint64_t;
@@ -67,8 +70,12 @@ class TransportHandler {
 
 struct OutgoingMessage {
   std::vector<std::byte> frame;
-  // Memory stays readable and unchanged until `sent` was called.
+  // Memory stays readable and, apart from what `sending` does, unchanged until `sent` was called.
   absl::InlinedVector<ByteSpan, 1> payload;
+  // Called on the transport's thread with each part of the payload, in order and without gaps,
+  // before the transport reads it. It may still write to parts of the payload that come later: a
+  // checksum of the bytes can travel behind them. May be empty.
+  absl::AnyInvocable<void(ByteSpan part)> sending;
   // Called exactly once, on the transport's thread: OK when the transport no longer reads the
   // memory and has handed everything to the wire (not when the peer has it).
   absl::AnyInvocable<void(absl::Status)> sent;
@@ -114,6 +121,10 @@ class Transport {
   // correctness. Memory must outlive its registration.
   virtual absl::Status Register(MutableByteSpan memory) = 0;
   virtual void Unregister(MutableByteSpan memory) = 0;
+
+  // Whether payloads leave piece by piece, so that `sending` overlaps the wire. Otherwise they
+  // leave in one transfer that is fastest into a landing of one piece.
+  virtual bool streams() const = 0;
 
   virtual TransportStats Stats() const = 0;  // thread-safe
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "fmt/format.h"
-#include "proto/block.h"
 #include "proto/status.h"
 
 namespace terrace {
@@ -18,9 +17,9 @@ absl::Status CheckSizes(size_t frame_bytes, uint64_t payload_bytes) {
     return absl::InvalidArgumentError(
         fmt::format("frame of {} bytes, at most {}", frame_bytes, kMaxFrameBytes));
   }
-  if (payload_bytes > kMaxBlockBytes) {
+  if (payload_bytes > kMaxPayloadBytes) {
     return absl::InvalidArgumentError(
-        fmt::format("payload of {} bytes, at most {}", payload_bytes, kMaxBlockBytes));
+        fmt::format("payload of {} bytes, at most {}", payload_bytes, kMaxPayloadBytes));
   }
   return absl::OkStatus();
 }
@@ -95,15 +94,17 @@ void UcxSender::Fill(Outbound* message, Piece* piece, bool* rendezvous) {
     const uint64_t left = next.payload_bytes - next.payload_offset;
     const uint64_t room = limits_->segment_bytes - kPieceHeaderBytes - next.frame_part;
     *rendezvous = limits_->rendezvous && left > room;
+    // Pieces begin on page boundaries of their block; a rest that fits is not sent alone.
     next.payload_part =
-        *rendezvous ? left : std::min({left, room, uint64_t{limits_->piece_payload_bytes}});
+        *rendezvous || left <= room ? left : std::min<uint64_t>(room, limits_->piece_payload_bytes);
   }
   for (uint64_t missing = next.payload_part; missing > 0;) {
     const ByteSpan span = message->message.payload[message->payload_index];
     const size_t count = std::min<uint64_t>(missing, span.size() - message->payload_skip);
     if (count > 0) {
-      const std::byte* at = span.data() + message->payload_skip;
-      piece->data.push_back({.buffer = const_cast<std::byte*>(at), .length = count});
+      const ByteSpan part = span.subspan(message->payload_skip, count);
+      if (message->message.sending) message->message.sending(part);
+      piece->data.push_back({.buffer = const_cast<std::byte*>(part.data()), .length = count});
     }
     missing -= count;
     message->payload_skip += count;

@@ -78,6 +78,7 @@ class UcxTransport : public Transport, private LoopDriver {
   }
   absl::Status Register(MutableByteSpan memory) override { return context_->Register(memory); }
   void Unregister(MutableByteSpan memory) override { context_->Unregister(memory); }
+  bool streams() const override { return context_->profile() == UcxProfile::kTcp; }
   TransportStats Stats() const override;
   void Shutdown(absl::Duration deadline) override;
 

@@ -15,8 +15,8 @@ enum class UcxProfile {
 };
 
 // One UCX context per process, shared by its transports. Thread-safe; outlives them. An
-// environment that has UCX_TLS chooses the transports itself: kRdma is then taken at its word, kAuto
-// means kTcp. Both sides of a connection need the same profile and settings.
+// environment that has UCX_TLS chooses the transports itself: kRdma is then taken at its word,
+// kAuto means kTcp. Both sides of a connection need the same profile and settings.
 class UcxContext {
  public:
   // Unavailable with UCX's own words when the profile's transports are not there.
@@ -38,9 +38,9 @@ struct UcxTransportOptions {
 };
 
 // `handler` outlives the transport. The loop's thread runs from here to Shutdown. A transport
-// speaks IPv4 or IPv6, whichever its first address has (UCX carries one family per context, and none
-// on ::1); another family's address is a FailedPrecondition. FailedPrecondition in a forked child;
-// ResourceExhausted without descriptors or threads.
+// speaks IPv4 or IPv6, whichever its first address has (UCX carries one family per context, and
+// none on ::1); another family's address is a FailedPrecondition. FailedPrecondition in a forked
+// child; ResourceExhausted without descriptors or threads.
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(UcxContext* context,
                                                               UcxTransportOptions options,
                                                               TransportHandler* handler);

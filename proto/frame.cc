@@ -111,6 +111,14 @@ constexpr auto kKeyFields = [](auto& coder, auto& key) {
   coder.Value(key.shard);
 };
 
+constexpr auto kReserveItemFields = [](auto& coder, auto& item) {
+  kKeyFields(coder, item.key);
+  coder.Value(item.shape.length);
+  coder.Value(item.shape.segments);
+  coder.Value(item.depth);
+  coder.Value(item.opaque_bytes);
+};
+
 template <typename Frame, typename Candidate>
 constexpr bool kIs = std::is_same_v<std::remove_const_t<Frame>, Candidate>;
 
@@ -134,21 +142,19 @@ void RequestFields(C& coder, F& f) {
   } else if constexpr (kIs<F, ReserveFrame>) {
     coder.Value(f.ns.value);
     coder.Value(f.deadline_ms);
-    coder.List(f.items, [](auto& c, auto& item) {
-      kKeyFields(c, item.key);
-      c.Value(item.shape.length);
-      c.Value(item.shape.segments);
-      c.Value(item.depth);
-      c.Value(item.opaque_bytes);
-    });
+    coder.List(f.items, kReserveItemFields);
   } else if constexpr (kIs<F, ValueFrame>) {
     coder.Value(f.index);
-    coder.Value(f.deadline_ms);
     coder.Value(f.reservation);
     coder.Envelope(f.envelope);
   } else if constexpr (kIs<F, TouchFrame>) {
     coder.Value(f.ns.value);
     coder.List(f.keys, kKeyFields);
+  } else if constexpr (kIs<F, PutFrame>) {
+    coder.Value(f.ns.value);
+    coder.Value(f.deadline_ms);
+    kReserveItemFields(coder, f.item);
+    coder.Envelope(f.envelope);
   } else if constexpr (kIs<F, ReleaseFrame>) {
     coder.Value(f.lease);
   } else {

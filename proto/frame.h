@@ -17,9 +17,12 @@
 //                              <-  Block(index, status, envelope) + bytes, one per item
 //   Reserve(items)             ->
 //                              <-  ReserveReply(outcome per item, reservation ids)
-//   Value(reservation, envelope) + bytes, one per reservation granted
+//   Value(reservation) + bytes and envelope, one per reservation granted
 //                              ->
 //                              <-  PutReply(index, status), one per Value
+//   Put(item) + bytes and envelope: Reserve and Value in one
+//                              ->
+//                              <-  PutReply(0, status)
 //   Touch(keys), Release(lease), Cancel(request)   no reply
 //
 // Request ids are the client's, never 0 (Hello, Touch and Release use 0).
@@ -118,14 +121,20 @@ struct ReserveReplyFrame {
   };
   std::vector<Item> items;
 };
-// Payload: the block's bytes. Without a reservation (0) the node looks for a place as the frame
-// arrives, and throws the bytes away where it finds none or has the block: one round trip less, for
-// a block that is probably new.
+// Payload: the block's bytes. The envelope, whose generation is the node's to set, is in the frame,
+// or (then the frame's is empty) behind the bytes, where it costs a streaming writer no time.
 struct ValueFrame {
   uint16_t index = 0;
-  uint32_t deadline_ms = 0;  // as in ReserveFrame, where there is no reservation
   uint64_t reservation = 0;
-  std::vector<std::byte> envelope;  // its generation is the node's to set
+  std::vector<std::byte> envelope;
+};
+// The node looks for a place as the frame arrives, and throws the bytes away where it finds none or
+// has the block: one round trip less, for a block that is probably new. Payload as in Value.
+struct PutFrame {
+  NamespaceId ns;
+  uint32_t deadline_ms = 0;
+  ReserveItem item;
+  std::vector<std::byte> envelope;
 };
 struct PutReplyFrame {
   uint16_t index = 0;
@@ -142,7 +151,7 @@ struct CancelFrame {};  // the header's request id says which
 
 using FrameBody = std::variant<HelloFrame, HelloReplyFrame, MatchFrame, MatchReplyFrame, GetFrame,
                                BlockFrame, ReserveFrame, ReserveReplyFrame, ValueFrame,
-                               PutReplyFrame, TouchFrame, ReleaseFrame, CancelFrame>;
+                               PutReplyFrame, TouchFrame, ReleaseFrame, CancelFrame, PutFrame>;
 
 struct Frame {
   uint64_t request_id = 0;

@@ -5,6 +5,7 @@
 #include <random>
 #include <thread>
 
+#include "fmt/format.h"
 #include "proto/clock.h"
 #include "tests/cache_node/node_fixture.h"
 
@@ -59,8 +60,13 @@ class DataPlaneTest : public testing::TestWithParam<const char*> {
     return MakeEnvelope(ns(), key, ns_.layout_id(), kSegments, value);
   }
 
-  static ValueFrame DirectValue(const Envelope& envelope, uint64_t reservation = 0) {
-    return {0, 10'000, reservation, Encoded(envelope)};
+  // A put without Reserve, its envelope in the frame.
+  static PutFrame PutOf(const Envelope& envelope) {
+    const ReserveItem item{{envelope.key.digest, envelope.key.shard},
+                           envelope.shape,
+                           envelope.metadata.depth,
+                           static_cast<uint16_t>(envelope.metadata.opaque.size())};
+    return {envelope.key.ns, 10'000, item, Encoded(envelope)};
   }
   uint64_t ReserveOne(FrameClient* client, const WireKey& key, uint32_t deadline_ms = 0) {
     auto reply = client->Call<ReserveReplyFrame>(1, ReserveOf({key}, deadline_ms));
@@ -72,7 +78,7 @@ class DataPlaneTest : public testing::TestWithParam<const char*> {
     EXPECT_NE(place, 0);
     const std::vector<std::byte> value = PatternValue(key, kBlockBytes);
     auto reply = client->Call<PutReplyFrame>(
-        2, ValueFrame{0, 0, place, Encoded(EnvelopeOf(key, value))}, value);
+        2, ValueFrame{0, place, Encoded(EnvelopeOf(key, value))}, value);
     return reply ? reply->status : WireStatus::kUnauthenticated;
   }
   std::optional<Received> Get(FrameClient* client, const GetItem& item) {
@@ -278,47 +284,54 @@ TEST_P(DataPlaneTest, AValueThatIsNotWhatWasReservedIsRefused) {
       {"bytes", [](Envelope*, auto* v) { (*v)[kBlockBytes - 1] ^= std::byte{1}; },
        WireStatus::kChecksumMismatch},
   };
-  for (const Case& c : cases) {
-    SCOPED_TRACE(c.what);
-    const uint64_t place = ReserveOne(client_.get(), key);
-    ASSERT_NE(place, 0);
-    Envelope envelope = good;
-    std::vector<std::byte> bytes = value;
-    c.spoil(&envelope, &bytes);
-    auto reply = client_->Call<PutReplyFrame>(2, ValueFrame{7, 0, place, Encoded(envelope)}, bytes);
-    ASSERT_TRUE(reply);
-    EXPECT_EQ(reply->index, 7);
-    EXPECT_EQ(reply->status, c.status);
-    EXPECT_EQ(GetStatus(client_.get(), key), WireStatus::kMiss);
+  for (const bool behind : {false, true}) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(fmt::format("{}, envelope {}", c.what, behind ? "behind" : "in the frame"));
+      const uint64_t place = ReserveOne(client_.get(), key);
+      ASSERT_NE(place, 0);
+      Envelope envelope = good;
+      std::vector<std::byte> bytes = value;
+      c.spoil(&envelope, &bytes);
+      ValueFrame frame{7, place, Encoded(envelope)};
+      if (behind) {
+        bytes.insert(bytes.end(), frame.envelope.begin(), frame.envelope.end());
+        frame.envelope.clear();
+      }
+      auto reply = client_->Call<PutReplyFrame>(2, frame, bytes);
+      ASSERT_TRUE(reply);
+      EXPECT_EQ(reply->index, 7);
+      EXPECT_EQ(reply->status, c.status);
+      EXPECT_EQ(GetStatus(client_.get(), key), WireStatus::kMiss);
+    }
   }
-  EXPECT_EQ(Metric("terrace_checksum_mismatches_total"), 2);
+  EXPECT_EQ(Metric("terrace_checksum_mismatches_total"), 4);
   EXPECT_EQ(NodeStatus().reservations(), 0);
   EXPECT_EQ(Put(client_.get(), key), WireStatus::kOk);
 }
 
-TEST_P(DataPlaneTest, AValueWithoutReservationFindsItsOwnPlace) {
+TEST_P(DataPlaneTest, APutWithoutReserveFindsItsOwnPlace) {
   const WireKey key = TestKey(1);
   const std::vector<std::byte> value = PatternValue(key, kBlockBytes);
-  const ValueFrame frame = DirectValue(EnvelopeOf(key, value));
+  const PutFrame frame = PutOf(EnvelopeOf(key, value));
   EXPECT_EQ(client_->Call<PutReplyFrame>(2, frame, value)->status, WireStatus::kOk);
   EXPECT_EQ(GetStatus(client_.get(), key), WireStatus::kOk);
   // A second one is thrown away, and the connection goes on behind its bytes.
   EXPECT_EQ(client_->Call<PutReplyFrame>(2, frame, value)->status, WireStatus::kExists);
   ASSERT_NE(ReserveOne(client_.get(), TestKey(2)), 0);
   const std::vector<std::byte> other = PatternValue(TestKey(2), kBlockBytes);
-  const ValueFrame pending = DirectValue(EnvelopeOf(TestKey(2), other));
+  const PutFrame pending = PutOf(EnvelopeOf(TestKey(2), other));
   EXPECT_EQ(client_->Call<PutReplyFrame>(2, pending, other)->status, WireStatus::kPending);
   client_->Send(1, CancelFrame{});
   EXPECT_EQ(client_->Call<PutReplyFrame>(2, pending, other)->status, WireStatus::kOk);
   EXPECT_EQ(NodeStatus().reservations(), 0);
 }
 
-TEST_P(DataPlaneTest, AValueWithoutReservationIsJudgedLikeOneWith) {
+TEST_P(DataPlaneTest, APutWithoutReserveIsJudgedLikeOneWith) {
   const WireKey key = TestKey(1);
   const std::vector<std::byte> value = PatternValue(key, kBlockBytes);
   const Envelope good = EnvelopeOf(key, value);
   const auto status_of = [&](const Envelope& envelope, const std::vector<std::byte>& bytes) {
-    auto reply = client_->Call<PutReplyFrame>(2, DirectValue(envelope), bytes);
+    auto reply = client_->Call<PutReplyFrame>(2, PutOf(envelope), bytes);
     return reply ? reply->status : WireStatus::kUnauthenticated;
   };
   Envelope wrong = good;
@@ -335,10 +348,14 @@ TEST_P(DataPlaneTest, AValueWithoutReservationIsJudgedLikeOneWith) {
   std::vector<std::byte> longer = value;
   longer.resize(kBlockBytes + 1);
   EXPECT_EQ(status_of(good, longer), WireStatus::kBadRequest);
-  ValueFrame broken = DirectValue(good);
+  PutFrame broken = PutOf(good);
   broken.envelope[100] ^= std::byte{1};
   EXPECT_EQ(client_->Call<PutReplyFrame>(2, broken, value)->status, WireStatus::kBadRequest);
+  PutFrame other = PutOf(good);
+  other.item.key = TestKey(2);
+  EXPECT_EQ(client_->Call<PutReplyFrame>(2, other, value)->status, WireStatus::kBadRequest);
   EXPECT_EQ(GetStatus(client_.get(), key), WireStatus::kMiss);
+  EXPECT_EQ(GetStatus(client_.get(), TestKey(2)), WireStatus::kMiss);
   EXPECT_EQ(NodeStatus().reservations(), 0);
   EXPECT_EQ(status_of(good, value), WireStatus::kOk);
 }
@@ -346,12 +363,13 @@ TEST_P(DataPlaneTest, AValueWithoutReservationIsJudgedLikeOneWith) {
 TEST_P(DataPlaneTest, AnUnknownReservationIsRefused) {
   const WireKey key = TestKey(1);
   const std::vector<std::byte> value = PatternValue(key, kBlockBytes);
-  auto reply = client_->Call<PutReplyFrame>(2, DirectValue(EnvelopeOf(key, value), 12345), value);
+  auto reply =
+      client_->Call<PutReplyFrame>(2, ValueFrame{0, 12345, Encoded(EnvelopeOf(key, value))}, value);
   ASSERT_TRUE(reply);
   EXPECT_EQ(reply->status, WireStatus::kBadRequest);
   // A reservation is good for one value.
   const uint64_t place = ReserveOne(client_.get(), key);
-  const ValueFrame frame{0, 0, place, Encoded(EnvelopeOf(key, value))};
+  const ValueFrame frame{0, place, Encoded(EnvelopeOf(key, value))};
   EXPECT_EQ(client_->Call<PutReplyFrame>(2, frame, value)->status, WireStatus::kOk);
   EXPECT_EQ(client_->Call<PutReplyFrame>(2, frame, value)->status, WireStatus::kBadRequest);
 }
@@ -424,7 +442,7 @@ TEST_P(DataPlaneTest, DeathInMidPutPublishesNothing) {
     ASSERT_EQ(reply->items.at(0).status, WireStatus::kOk);
     const std::vector<std::byte> value = PatternValue(key, kBig);
     Envelope envelope = MakeEnvelope({big.id()}, key, big.layout_id(), 1, value);
-    writer->Send(2, ValueFrame{0, 0, reply->items[0].reservation, Encoded(envelope)}, value);
+    writer->Send(2, ValueFrame{0, reply->items[0].reservation, Encoded(envelope)}, value);
     writer.reset();  // while bytes are on the way
     EXPECT_TRUE(Eventually([&] { return NodeStatus().reservations() == 0; }));
     auto block = client_->Call<BlockFrame>(3, GetFrame{{big.id()}, 0, {{key}}});
@@ -606,7 +624,7 @@ TEST_P(DataPlaneTest, StoppingFinishesAndRefuses) {
     return status == WireStatus::kStopping;
   }));
   const std::vector<std::byte> value = PatternValue(TestKey(3), kBlockBytes);
-  const ValueFrame frame = DirectValue(EnvelopeOf(TestKey(3), value));
+  const PutFrame frame = PutOf(EnvelopeOf(TestKey(3), value));
   EXPECT_EQ(client_->Call<PutReplyFrame>(2, frame, value)->status, WireStatus::kStopping);
   client_->Send(1, CancelFrame{});  // the place is given back: the node is quiet
   stopper.join();

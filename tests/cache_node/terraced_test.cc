@@ -210,7 +210,7 @@ TEST(TerracedTest, SigtermDuringTrafficFinishesAndEndsWithZero) {
     // From the moment of the signal on, what was granted is still finished.
     if (i == 20) node.process.Signal(SIGTERM);
     auto put = client.Call<PutReplyFrame>(
-        2, ValueFrame{0, 0, reserved->items[0].reservation, Encoded(envelope)}, value);
+        2, ValueFrame{0, reserved->items[0].reservation, Encoded(envelope)}, value);
     ASSERT_TRUE(put) << i;
     ASSERT_EQ(put->status, WireStatus::kOk);
     ++published;

@@ -214,16 +214,19 @@ void FakeNode::OnClose(ConnectionId connection, const absl::Status&) {
   std::erase_if(held_, [&](const auto& held) { return held.first == connection; });
 }
 
-Landing FakeNode::OnMessage(ConnectionId connection, ByteSpan bytes, uint64_t) {
+Landing FakeNode::OnMessage(ConnectionId connection, ByteSpan bytes, uint64_t payload_bytes) {
   absl::StatusOr<Frame> frame = Decode(bytes);
   EXPECT_TRUE(frame.ok()) << frame.status();
   if (!frame.ok()) return {};
-  return Serve(connection, *frame);
+  return Serve(connection, *frame, payload_bytes);
 }
 
-Landing FakeNode::Serve(ConnectionId connection, const Frame& frame) {
+Landing FakeNode::Serve(ConnectionId connection, const Frame& frame, uint64_t payload_bytes) {
   if (const auto* value = std::get_if<ValueFrame>(&frame.body)) {
-    return TakeValue(connection, frame.request_id, *value);
+    return TakeValue(connection, frame.request_id, *value, payload_bytes);
+  }
+  if (const auto* put = std::get_if<PutFrame>(&frame.body)) {
+    return TakePut(connection, frame.request_id, *put, payload_bytes);
   }
   {
     MutexLock lock(&mutex_);
@@ -271,7 +274,7 @@ void FakeNode::Answer(ConnectionId connection, const Frame& frame) {
           reply.items.push_back({WireStatus::kExists, 0});
         } else {
           reply.items.push_back({WireStatus::kOk, next_reservation_});
-          reservations_[next_reservation_++] = {key, {}, {}};
+          reservations_[next_reservation_++] = {key, {}};
         }
       }
     }
@@ -303,42 +306,60 @@ FakeReply FakeNode::Read(const GetFrame& get, uint16_t index) {
   return {{index, WireStatus::kOk, it->second.envelope}, {begin, begin + count * segment}};
 }
 
-Landing FakeNode::TakeValue(ConnectionId connection, uint64_t request, ValueFrame value) {
-  absl::StatusOr<EnvelopeView> envelope = EnvelopeView::Parse(value.envelope);
-  EXPECT_TRUE(envelope.ok()) << envelope.status();
-  MutexLock lock(&mutex_);
-  if (value.reservation == 0) {
-    if (blocks_.contains(envelope->key())) {
-      Reply(connection, request, PutReplyFrame{value.index, WireStatus::kExists});
-      return {};
+Landing FakeNode::TakePut(ConnectionId connection, uint64_t request, const PutFrame& put,
+                          uint64_t payload_bytes) {
+  const BlockKey key{put.ns, put.item.key.digest, put.item.key.shard};
+  uint64_t reservation = 0;
+  {
+    MutexLock lock(&mutex_);
+    if (!blocks_.contains(key)) {
+      reservation = next_reservation_++;
+      reservations_[reservation] = {key, {}};
     }
-    value.reservation = next_reservation_++;
-    reservations_[value.reservation] = {envelope->key(), {}, {}};
   }
-  const bool silent = holding_;
+  if (reservation == 0) {
+    Reply(connection, request, PutReplyFrame{0, WireStatus::kExists});
+    return {};
+  }
+  return TakeValue(connection, request, {0, reservation, put.envelope}, payload_bytes);
+}
+
+Landing FakeNode::TakeValue(ConnectionId connection, uint64_t request, const ValueFrame& value,
+                            uint64_t payload_bytes) {
+  MutexLock lock(&mutex_);
   Pending& pending = reservations_.at(value.reservation);
-  pending.envelope = envelope->ToValue();
-  pending.bytes.resize(envelope->shape().length);
+  pending.bytes.resize(payload_bytes);
   Landing landing;
   landing.pieces.push_back(MutableByteSpan(pending.bytes));
-  landing.landed = [this, connection, request, value, silent](const absl::Status& status) {
-    WireStatus answer;
-    {
-      MutexLock landed_lock(&mutex_);
-      Pending& done = reservations_.at(value.reservation);
-      ++values_;
-      answer = value_status_;
-      std::vector<uint32_t> sums(done.envelope.shape.segments);
-      SegmentChecksummer(done.envelope.shape.segment_bytes(), sums).Update(done.bytes);
-      if (sums != done.envelope.checksums) answer = WireStatus::kChecksumMismatch;
-      if (status.ok() && answer == WireStatus::kOk) {
-        blocks_[done.key] = {value.envelope, std::move(done.bytes)};
-      }
-      reservations_.erase(value.reservation);
-    }
+  landing.landed = [this, connection, request, value,
+                    silent = holding_](const absl::Status& status) {
+    const WireStatus answer = Landed(value, status);
     if (status.ok() && !silent) Reply(connection, request, PutReplyFrame{value.index, answer});
   };
   return landing;
+}
+
+WireStatus FakeNode::Landed(const ValueFrame& value, const absl::Status& status) {
+  MutexLock lock(&mutex_);
+  const auto node = reservations_.extract(value.reservation);
+  if (!status.ok()) return WireStatus::kMiss;
+  ++values_;
+  std::vector<std::byte> bytes = node.mapped().bytes;
+  std::vector<std::byte> encoded = value.envelope;
+  if (encoded.empty()) {  // it came behind the bytes
+    encoded.assign(bytes.begin() + ns_.shape.length, bytes.end());
+    bytes.resize(ns_.shape.length);
+  }
+  const absl::StatusOr<EnvelopeView> envelope = EnvelopeView::Parse(encoded);
+  EXPECT_TRUE(envelope.ok()) << envelope.status();
+  if (!envelope.ok()) return WireStatus::kBadRequest;
+  std::vector<uint32_t> sums(envelope->shape().segments);
+  SegmentChecksummer(envelope->shape().segment_bytes(), sums).Update(bytes);
+  if (sums != envelope->ToValue().checksums) return WireStatus::kChecksumMismatch;
+  if (value_status_ == WireStatus::kOk) {
+    blocks_[node.mapped().key] = {std::move(encoded), std::move(bytes)};
+  }
+  return value_status_;
 }
 
 void FakeNode::Reply(ConnectionId connection, uint64_t request, const FrameBody& body,

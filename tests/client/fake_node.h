@@ -64,19 +64,22 @@ class FakeNode : public TransportHandler {
   class Control;
   struct Pending {
     BlockKey key;
-    Envelope envelope;
-    std::vector<std::byte> bytes;
+    std::vector<std::byte> bytes;  // with the envelope, where it comes behind them
   };
 
   void OnOpen(ConnectionId connection, bool accepted) override;
   Landing OnMessage(ConnectionId connection, ByteSpan frame, uint64_t payload_bytes) override;
   void OnClose(ConnectionId connection, const absl::Status& why) override;
 
-  Landing Serve(ConnectionId connection, const Frame& frame);
+  Landing Serve(ConnectionId connection, const Frame& frame, uint64_t payload_bytes);
   void Answer(ConnectionId connection, const Frame& frame);
   void AnswerGet(ConnectionId connection, uint64_t request, const GetFrame& get);
   FakeReply Read(const GetFrame& get, uint16_t index);
-  Landing TakeValue(ConnectionId connection, uint64_t request, ValueFrame value);
+  Landing TakePut(ConnectionId connection, uint64_t request, const PutFrame& put,
+                  uint64_t payload_bytes);
+  Landing TakeValue(ConnectionId connection, uint64_t request, const ValueFrame& value,
+                    uint64_t payload_bytes);
+  WireStatus Landed(const ValueFrame& value, const absl::Status& status);
   void Reply(ConnectionId connection, uint64_t request, const FrameBody& body,
              std::vector<std::byte> payload = {});
   SessionInfo NewSession();

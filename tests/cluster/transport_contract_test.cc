@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -13,7 +14,7 @@
 #include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/block.h"
+#include "proto/checksum.h"
 #include "proto/clock.h"
 #include "tests/cluster/transport_fabric.h"
 #include "tests/cluster/transport_peer.h"
@@ -173,7 +174,7 @@ TEST_P(TransportContract, CarriesPayloadsOfAllSizes) {
                                      200'001,
                                      1 << 20,
                                      (4 << 20) + 5,
-                                     kMaxBlockBytes};
+                                     kMaxPayloadBytes};
   size_t count = 0;
   for (const size_t size : sizes) {
     for (const size_t frame : {size_t{0}, size_t{100}, kMaxFrameBytes}) {
@@ -257,11 +258,41 @@ TEST_P(TransportContract, SendOnUnknownConnectionIsUnavailable) {
   EXPECT_TRUE(absl::IsUnavailable(client_peer_.sent()[1]));
 }
 
+// What is computed from the bytes as they leave can be sent behind them.
+TEST_P(TransportContract, ASumTravelsBehindItsBytes) {
+  Start();
+  Connect();
+  for (const size_t size : {size_t{1}, size_t{64} << 10, (size_t{1} << 20) + 5}) {
+    std::vector<std::byte> bytes(size), seen;
+    FillPattern(size, MutableByteSpan(bytes));
+    std::array<std::byte, 4> sum{};
+    OutgoingMessage message{.frame = Frame("sum"), .sent = client_peer_.CountSent()};
+    message.payload = {ByteSpan(bytes).first(size / 2), ByteSpan(bytes).subspan(size / 2),
+                       ByteSpan(sum)};
+    message.sending = [&](ByteSpan part) {
+      seen.insert(seen.end(), part.begin(), part.end());
+      if (seen.size() != size) return;
+      const uint32_t crc = Crc32c(seen);
+      std::memcpy(sum.data(), &crc, sizeof(crc));
+    };
+    client_->Send(connection_, std::move(message));
+    ASSERT_TRUE(server_peer_.WaitMessages(1));
+    const auto received = server_peer_.TakeReceived();
+    ASSERT_EQ(received.size(), 1u);
+    ASSERT_EQ(received[0]->payload.size(), size + sizeof(sum));
+    const ByteSpan payload(received[0]->payload);
+    const uint32_t crc = Crc32c(payload.first(size));
+    EXPECT_EQ(std::memcmp(payload.data() + size, &crc, sizeof(crc)), 0) << size;
+    EXPECT_EQ(seen.size(), size + sizeof(sum));
+    EXPECT_TRUE(HasPattern(size, payload.first(size)));
+  }
+}
+
 TEST_P(TransportContract, RefusesWhatIsTooLarge) {
   Start();
   Connect();
   Send(std::string(kMaxFrameBytes + 1, 'x'));
-  const std::vector<std::byte> payload(kMaxBlockBytes + size_t{1});
+  const std::vector<std::byte> payload(kMaxPayloadBytes + 1);
   Send("too large", payload);
   ASSERT_TRUE(client_peer_.WaitSent(2));
   for (const absl::Status& status : client_peer_.sent()) {

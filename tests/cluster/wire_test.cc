@@ -30,7 +30,7 @@ TEST(PieceTest, ComesBackAsItWent) {
                            .frame_offset = 100,
                            .frame_part = 200,
                            .sequence = 0x1122334455667788,
-                           .payload_bytes = kMaxBlockBytes,
+                           .payload_bytes = kMaxPayloadBytes,
                            .payload_part = 65536};
   const auto decoded = DecodePieceHeader(Encode(header), 65536);
   ASSERT_TRUE(decoded.ok()) << decoded.status();
@@ -55,7 +55,7 @@ TEST(PieceTest, RefusesWhatBreaksABound) {
   EXPECT_FALSE(Accepted({.frame_bytes = 5, .frame_offset = 4, .frame_part = 2}));
   EXPECT_FALSE(Accepted({.frame_bytes = 5, .frame_offset = ~0u, .frame_part = 2}));
   EXPECT_FALSE(Accepted({.frame_bytes = 5}));
-  EXPECT_FALSE(Accepted({.payload_bytes = kMaxBlockBytes + 1ull, .payload_part = 1}));
+  EXPECT_FALSE(Accepted({.payload_bytes = kMaxPayloadBytes + 1, .payload_part = 1}));
   EXPECT_FALSE(Accepted({.payload_bytes = 5, .payload_offset = ~0ull, .payload_part = 2}));
   EXPECT_FALSE(
       Accepted({.frame_bytes = 5, .frame_part = 2, .payload_bytes = 5, .payload_part = 5}));
@@ -76,7 +76,7 @@ TEST(PieceTest, SurvivesNoise) {
     const auto decoded = DecodePieceHeader(bytes, 64);
     if (!decoded.ok()) continue;
     EXPECT_LE(decoded->frame_offset + decoded->frame_part, kMaxFrameBytes);
-    EXPECT_LE(decoded->payload_offset + decoded->payload_part, kMaxBlockBytes);
+    EXPECT_LE(decoded->payload_offset + decoded->payload_part, kMaxPayloadBytes);
   }
 }
 

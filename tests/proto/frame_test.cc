@@ -19,11 +19,12 @@ std::vector<FrameBody> OneOfEach() {
           BlockFrame{5, WireStatus::kOk, envelope},
           ReserveFrame{{7}, 250, {{Key(1), {1 << 20, 32}, 4, 10}}},
           ReserveReplyFrame{{{WireStatus::kOk, 88}, {WireStatus::kNoSpace, 0}}},
-          ValueFrame{1, 250, 88, envelope},
+          ValueFrame{1, 88, envelope},
           PutReplyFrame{1, WireStatus::kChecksumMismatch},
           TouchFrame{{7}, {Key(1), Key(2), Key(3)}},
           ReleaseFrame{77},
-          CancelFrame{}};
+          CancelFrame{},
+          PutFrame{{7}, 250, {Key(1), {8192, 2}, 9, 10}, envelope}};
 }
 
 TEST(Frame, EachTypeRoundTrips) {
