@@ -1,6 +1,8 @@
 #include "cluster/socket_address.h"
 
+#include <ifaddrs.h>
 #include <netdb.h>
+#include <netinet/in.h>
 
 #include <cstring>
 #include <memory>
@@ -33,7 +35,45 @@ absl::StatusOr<HostPort> Split(const std::string& text) {
   return parts;
 }
 
+// The address alone, without its port.
+std::string HostOf(const sockaddr* address) {
+  if (address == nullptr) return "";
+  if (address->sa_family == AF_INET) {
+    const in_addr& host = reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
+    return {reinterpret_cast<const char*>(&host), sizeof(host)};
+  }
+  if (address->sa_family == AF_INET6) {
+    const in6_addr& host = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    return {reinterpret_cast<const char*>(&host), sizeof(host)};
+  }
+  return "";
+}
+
 }  // namespace
+
+std::string InterfaceOf(const SocketAddress& address) {
+  // All of 127/8 is lo's, though it lists 127.0.0.1 alone.
+  SocketAddress wanted = address;
+  if (IsLoopback(address) && address.storage.ss_family == AF_INET) {
+    reinterpret_cast<sockaddr_in*>(&wanted.storage)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  }
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return "";
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owned(all, &freeifaddrs);
+  for (const ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
+    if (HostOf(at->ifa_addr) == HostOf(wanted.get())) return at->ifa_name;
+  }
+  return "";
+}
+
+bool IsLoopback(const SocketAddress& address) {
+  if (address.storage.ss_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+    return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+  }
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
+  return (ntohl(v4->sin_addr.s_addr) >> 24) == 127;
+}
 
 absl::StatusOr<SocketAddress> ParseSocketAddress(const std::string& text, bool numeric_only) {
   auto parts = Split(text);

@@ -21,6 +21,11 @@ struct SocketAddress {
 // name cannot be resolved now.
 absl::StatusOr<SocketAddress> ParseSocketAddress(const std::string& text, bool numeric_only);
 
+// The network interface that has `address`, "lo" for example; "" when none has (a wildcard, or
+// another machine's address).
+std::string InterfaceOf(const SocketAddress& address);
+bool IsLoopback(const SocketAddress& address);
+
 // Numeric, in the form that ParseSocketAddress reads.
 std::string FormatSocketAddress(const sockaddr_storage& address);
 

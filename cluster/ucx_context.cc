@@ -82,13 +82,18 @@ void Quieten() {
 }
 
 absl::StatusOr<UcxContextHandle> Init(std::span<const Setting> profile,
-                                      std::span<const Setting> family = kInet) {
+                                      std::span<const Setting> family = kInet,
+                                      const std::string& interface = "") {
   ucp_config_t* raw_config = nullptr;
   TERRACE_RETURN_IF_ERROR(FromUcx(ucp_config_read(nullptr, nullptr, &raw_config), "UCX settings"));
   const UcxConfig config(raw_config);
   TERRACE_RETURN_IF_ERROR(Apply(kCommon, config.get()));
   TERRACE_RETURN_IF_ERROR(Apply(profile, config.get()));
   TERRACE_RETURN_IF_ERROR(Apply(family, config.get()));
+  if (!interface.empty()) {
+    const Setting only{"", "NET_DEVICES", interface.c_str()};
+    TERRACE_RETURN_IF_ERROR(Apply({&only, 1}, config.get()));
+  }
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
   // No RMA: UCX's emulation of it lets a peer write to any address.
@@ -122,23 +127,27 @@ absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(UcxProfile asked)
   return std::make_unique<UcxContextImpl>(profile, *std::move(handle));
 }
 
-UcxContextImpl::UcxContextImpl(UcxProfile profile, UcxContextHandle inet)
-    : profile_(profile), process_(getpid()), inet_(std::move(inet)) {}
+UcxContextImpl::UcxContextImpl(UcxProfile profile, UcxContextHandle all)
+    : profile_(profile), process_(getpid()), all_(std::move(all)) {}
 
 UcxContextImpl::~UcxContextImpl() {
   MutexLock lock(&mutex_);
-  for (const auto& [address, memory] : registered_) ucp_mem_unmap(inet_.get(), memory.handle);
+  for (const auto& [address, memory] : registered_) ucp_mem_unmap(all_.get(), memory.handle);
 }
 
-absl::StatusOr<ucp_context_h> UcxContextImpl::ForFamily(int family) {
-  if (family == AF_INET) return inet_.get();
+absl::StatusOr<ucp_context_h> UcxContextImpl::For(int family, const std::string& interface) {
+  const bool rdma = profile_ == UcxProfile::kRdma;
+  const std::string only = rdma ? "" : interface;
+  if (family == AF_INET && only.empty()) return all_.get();
   MutexLock lock(&mutex_);
-  if (inet6_ == nullptr) {
-    auto made = profile_ == UcxProfile::kRdma ? Init(kRdma, kInet6) : Init(kTcp, kInet6);
+  UcxContextHandle& context = others_[{family, only}];
+  if (context == nullptr) {
+    const std::span<const Setting> settings = family == AF_INET ? kInet : kInet6;
+    auto made = rdma ? Init(kRdma, settings) : Init(kTcp, settings, only);
     if (!made.ok()) return absl::UnavailableError(std::string(made.status().message()));
-    inet6_ = *std::move(made);
+    context = *std::move(made);
   }
-  return inet6_.get();
+  return context.get();
 }
 
 std::string UcxContextImpl::version() const {
@@ -160,14 +169,14 @@ absl::Status UcxContextImpl::Register(MutableByteSpan memory) {
   params.address = memory.data();
   params.length = memory.size();
   ucp_mem_h handle = nullptr;
-  TERRACE_RETURN_IF_ERROR(FromUcx(ucp_mem_map(inet_.get(), &params, &handle), "registration"));
+  TERRACE_RETURN_IF_ERROR(FromUcx(ucp_mem_map(all_.get(), &params, &handle), "registration"));
   MutexLock lock(&mutex_);
   Registered& known = registered_[memory.data()];
   ++known.users;
   if (known.handle == nullptr) {
     known.handle = handle;
   } else {
-    ucp_mem_unmap(inet_.get(), handle);
+    ucp_mem_unmap(all_.get(), handle);
   }
   return absl::OkStatus();
 }
@@ -176,7 +185,7 @@ void UcxContextImpl::Unregister(MutableByteSpan memory) {
   MutexLock lock(&mutex_);
   const auto found = registered_.find(memory.data());
   if (found == registered_.end() || --found->second.users > 0) return;
-  ucp_mem_unmap(inet_.get(), found->second.handle);
+  ucp_mem_unmap(all_.get(), found->second.handle);
   registered_.erase(found);
 }
 

@@ -3,6 +3,10 @@
 
 #include <sys/types.h>
 
+#include <map>
+#include <string>
+#include <utility>
+
 #include "absl/container/flat_hash_map.h"
 #include "cluster/ucx_handles.h"
 #include "cluster/ucx_transport.h"
@@ -12,15 +16,18 @@ namespace terrace {
 
 class UcxContextImpl : public UcxContext {
  public:
-  UcxContextImpl(UcxProfile profile, UcxContextHandle inet);
+  // `all` uses every interface, over IPv4.
+  UcxContextImpl(UcxProfile profile, UcxContextHandle all);
   ~UcxContextImpl() override;
 
   UcxProfile profile() const override { return profile_; }
   std::string version() const override;
 
-  // UCX 1.13 carries one address family per context. Unavailable when there are no lanes for
-  // `family` (AF_INET, AF_INET6).
-  absl::StatusOr<ucp_context_h> ForFamily(int family);
+  // UCX 1.13 carries one address family per context, and its workers listen on each interface that
+  // their context uses, each on a port of its own. So there is one context per family (AF_INET,
+  // AF_INET6) and interface ("": all of them). Unavailable when it has no lanes. The rdma profile
+  // uses all interfaces, since devices have names of their own there.
+  absl::StatusOr<ucp_context_h> For(int family, const std::string& interface);
   // FailedPrecondition in a forked child: UCX's threads and sockets stayed with the parent.
   absl::Status CheckProcess() const;
 
@@ -36,10 +43,10 @@ class UcxContextImpl : public UcxContext {
 
   const UcxProfile profile_;
   const pid_t process_;
-  const UcxContextHandle inet_;
+  const UcxContextHandle all_;
 
   Mutex mutex_;
-  UcxContextHandle inet6_ ABSL_GUARDED_BY(mutex_);  // null until asked for
+  std::map<std::pair<int, std::string>, UcxContextHandle> others_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::byte*, Registered> registered_ ABSL_GUARDED_BY(mutex_);
 };
 

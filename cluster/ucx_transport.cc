@@ -89,7 +89,7 @@ class UcxTransport : public Transport, private LoopDriver {
   void End() override;
 
   // Everything below runs on the loop's thread.
-  absl::Status UseFamily(int family);
+  absl::Status Use(const SocketAddress& address, const std::string& interface);
   absl::Status SetHandlers(ucp_worker_h worker);
   absl::Status SetLimits(ucp_worker_h worker);
   absl::StatusOr<std::string> ListenHere(const SocketAddress& address, const std::string& text);
@@ -131,6 +131,8 @@ class UcxTransport : public Transport, private LoopDriver {
   // Of the loop's thread.
   UcxWorker worker_;  // from the first address on
   int family_ = AF_UNSPEC;
+  std::string interface_;  // "": all of them
+  bool loopback_ = false;
   UcxListener listener_;
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   absl::flat_hash_map<ucp_ep_h, Connection*> endpoints_;  // not those being closed
@@ -153,14 +155,21 @@ absl::Status UcxTransport::Start() {
   return loop_.Start(this);
 }
 
-absl::Status UcxTransport::UseFamily(int family) {
+absl::Status UcxTransport::Use(const SocketAddress& address, const std::string& interface) {
+  const int family = address.storage.ss_family;
   if (shutting_down_) return absl::UnavailableError("the transport is shut down");
   if (worker_ != nullptr) {
-    if (family == family_) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        "a UCX transport speaks IPv4 or IPv6, whichever it used first");
+    if (family != family_) {
+      return absl::FailedPreconditionError(
+          "a UCX transport speaks IPv4 or IPv6, whichever it used first");
+    }
+    if (!interface_.empty() && IsLoopback(address) != loopback_) {
+      return absl::FailedPreconditionError(
+          fmt::format("this UCX transport keeps to interface {}", interface_));
+    }
+    return absl::OkStatus();
   }
-  TERRACE_ASSIGN_OR_RETURN(const ucp_context_h context, context_->ForFamily(family));
+  TERRACE_ASSIGN_OR_RETURN(const ucp_context_h context, context_->For(family, interface));
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SINGLE;
@@ -176,6 +185,8 @@ absl::Status UcxTransport::UseFamily(int family) {
   loop_.Watch(descriptor);
   worker_ = std::move(worker);
   family_ = family;
+  interface_ = interface;
+  loopback_ = IsLoopback(address);
   return absl::OkStatus();
 }
 
@@ -369,7 +380,7 @@ Connection* UcxTransport::Find(ConnectionId id) {
 absl::StatusOr<std::string> UcxTransport::ListenHere(const SocketAddress& address,
                                                      const std::string& text) {
   if (listener_) return absl::FailedPreconditionError("the transport listens already");
-  TERRACE_RETURN_IF_ERROR(UseFamily(address.storage.ss_family));
+  TERRACE_RETURN_IF_ERROR(Use(address, InterfaceOf(address)));
   ucp_listener_params_t params{};
   params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
   params.sockaddr = {.addr = address.get(), .addrlen = address.length};
@@ -394,7 +405,8 @@ void UcxTransport::ConnectHere(ConnectionId id, const SocketAddress& address,
   params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
   params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
   params.sockaddr = {.addr = address.get(), .addrlen = address.length};
-  const absl::Status usable = UseFamily(address.storage.ss_family);
+  // What stays on this machine needs no port on its networks.
+  const absl::Status usable = Use(address, IsLoopback(address) ? InterfaceOf(address) : "");
   const auto connection = usable.ok() ? AddConnection(id, &params) : usable;
   if (!connection.ok()) {
     handler_->OnClose(id, connection.status());

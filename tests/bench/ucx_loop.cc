@@ -89,7 +89,7 @@ absl::Status LoopEnd::Init(OnHeader on_header, OnHeader on_block) {
   on_block_ = std::move(on_block);
   TERRACE_ASSIGN_OR_RETURN(context_, UcxContext::Create(UcxProfile::kTcp));
   TERRACE_ASSIGN_OR_RETURN(const ucp_context_h context,
-                           static_cast<UcxContextImpl*>(context_.get())->ForFamily(AF_INET));
+                           static_cast<UcxContextImpl*>(context_.get())->For(AF_INET, "lo"));
   ucp_worker_params_t params{};
   ucp_worker_h worker = nullptr;
   TERRACE_RETURN_IF_ERROR(FromUcx(ucp_worker_create(context, &params, &worker), "worker"));

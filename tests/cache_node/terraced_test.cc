@@ -16,6 +16,7 @@
 #include "tests/cache_node/certificates.h"
 #include "tests/cache_node/node_fixture.h"
 #include "tests/cache_node/process.h"
+#include "tests/support/listening.h"
 
 namespace terrace {
 namespace {
@@ -171,6 +172,17 @@ TEST(TerracedTest, TheReadyLineCanBeParsed) {
                   "data=127\\.0\\.0\\.1:[0-9]+,127\\.0\\.0\\.1:[0-9]+ http=127\\.0\\.0\\.1:[0-9]+ "
                   "node=node-7 security=\"open, loopback only\""))
       << node.process.errors();
+}
+
+TEST(TerracedTest, LoopbackOnlyMeansEachOfItsPorts) {
+  RunningNode node;
+  ASSERT_NE(node.control, "");
+  ControlSession session(PlainChannel(node.control));
+  std::unique_ptr<Wires> wires = Wires::Ucx();
+  FrameClient client(wires.get(), session.opened().data_addresses(0));
+  ASSERT_TRUE(client.Hello(session.token()));
+  EXPECT_GE(ListeningSockets(node.process.pid()).size(), 3u);
+  EXPECT_THAT(ListeningBeyondLoopback(node.process.pid()), testing::IsEmpty());
 }
 
 TEST(TerracedTest, AnIdleNodeUsesNoCpu) {

@@ -21,6 +21,7 @@
 #include "tests/cluster/raw_ucx_peer.h"
 #include "tests/cluster/transport_fabric.h"
 #include "tests/cluster/transport_peer.h"
+#include "tests/support/listening.h"
 
 extern char** environ;
 
@@ -325,6 +326,28 @@ TEST_P(UcxTransportTest, GivesTheSilentNoPlace) {
 INSTANTIATE_TEST_SUITE_P(All, UcxTransportTest,
                          testing::Values(FabricKind::kUcxTcp, FabricKind::kUcxRendezvous),
                          [](const auto& info) { return ToString(info.param); });
+
+TEST(UcxTransportOnLoopback, OpensNoPortElsewhere) {
+  unsetenv("UCX_NET_DEVICES");
+  TransportFabric fabric(FabricKind::kUcxTcp);
+  TransportPeer server_peer(/*pieces=*/1), client_peer(/*pieces=*/1);
+  const auto server = fabric.Make(&server_peer);
+  const auto client = fabric.Make(&client_peer);
+  const auto address = server->Listen("127.0.0.1:0");
+  ASSERT_TRUE(address.ok()) << address.status();
+  const auto connection = client->Connect(*address, kTimeout);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  ASSERT_TRUE(client_peer.WaitOpen(*connection));
+  EXPECT_THAT(ListeningSockets(getpid()), testing::Not(IsEmpty()));
+  EXPECT_THAT(ListeningBeyondLoopback(getpid()), IsEmpty());
+  // And does not pretend to reach other machines from there.
+  const auto far = client->Connect("192.0.2.1:1", kTimeout);
+  ASSERT_TRUE(far.ok()) << far.status();
+  ASSERT_TRUE(client_peer.WaitClosed(*far));
+  EXPECT_TRUE(absl::IsFailedPrecondition(client_peer.closed_with(*far)));
+  client->Shutdown(absl::Seconds(5));
+  server->Shutdown(absl::Seconds(5));
+}
 
 TEST(UcxContextTest, ChoosesItsProfile) {
   unsetenv("UCX_TLS");
