@@ -89,7 +89,9 @@ std::optional<uint64_t> CgroupHeadroom() {
   return least;
 }
 
-absl::Status CheckLimits(uint64_t size) {
+}  // namespace
+
+absl::Status HostMemory::Check(uint64_t size) {
   rlimit address_space{};
   if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {
     const uint64_t used = ReadNumber("/proc/self/statm").value_or(0) * kPageBytes;
@@ -105,6 +107,8 @@ absl::Status CheckLimits(uint64_t size) {
   }
   return absl::OkStatus();
 }
+
+namespace {
 
 // Writes to each page, in parallel: the kernel zeroes pages on first touch, and slowly.
 void Touch(MutableByteSpan bytes, const TouchProgress& progress) {
@@ -134,7 +138,7 @@ void Touch(MutableByteSpan bytes, const TouchProgress& progress) {
 }  // namespace
 
 absl::StatusOr<HostMemory> HostMemory::Create(uint64_t size, const TouchProgress& progress) {
-  TERRACE_RETURN_IF_ERROR(CheckLimits(size));
+  TERRACE_RETURN_IF_ERROR(Check(size));
   const uint64_t mapped = size + kAlignment;
   void* raw = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) {

@@ -25,9 +25,12 @@ class HostMemory {
   }
   ~HostMemory();
 
+  // Whether Create(size) would find the memory now. ResourceExhausted names host_bytes, what was
+  // asked and what there is: address space (RLIMIT_AS), the control group's limit or the machine's
+  // available memory.
+  static absl::Status Check(uint64_t size);
   // `size` is a positive multiple of 4 KiB. Blocks while the memory is touched, about 4 s per GiB
-  // in a virtual machine. ResourceExhausted names host_bytes, what was asked and what there is:
-  // address space (RLIMIT_AS), the control group's limit or the machine's available memory.
+  // in a virtual machine. Errors of Check.
   static absl::StatusOr<HostMemory> Create(uint64_t size, const TouchProgress& progress);
 
   MutableByteSpan bytes() const { return bytes_; }

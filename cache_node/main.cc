@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "absl/time/time.h"
+#include "cache_node/host_memory.h"
 #include "cache_node/node.h"
 #include "cache_node/options.h"
 #include "cache_node/security.h"
@@ -38,6 +39,9 @@ void PrintMemory(std::FILE* out, const NodeOptions& options) {
 int CheckConfig(const NodeOptions& options) {
   const absl::StatusOr<Security> security = Security::Load(options);
   if (!security.ok()) return Fail(security.status(), kExitConfig);
+  if (absl::Status there = HostMemory::Check(options.host_bytes); !there.ok()) {
+    return Fail(there, kExitConfig);
+  }
   fmt::print("node:     {}, terrace {}\n", options.node_id, kVersion);
   fmt::print("control:  {}\ndata:     {}, {} threads, transport {}\nhttp:     {}\n", options.listen,
              options.data_listen, options.data_threads, options.transport, options.http_listen);

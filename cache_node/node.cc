@@ -138,7 +138,9 @@ absl::Status NodeImpl::Build() {
   TERRACE_RETURN_IF_ERROR(CheckPorts());
   TERRACE_RETURN_IF_ERROR(StartHttp());  // first: it answers "starting" while memory is touched
   TERRACE_RETURN_IF_ERROR(StartStore());
-  sessions_ = std::make_unique<SessionTable>(clock_, options_.limits);
+  NodeLimits limits = options_.limits;
+  limits.max_leased_bytes = options_.host_bytes / 2;  // the rest stays for new blocks
+  sessions_ = std::make_unique<SessionTable>(clock_, limits);
   mover_ = std::make_unique<Mover>(store_.get(), &namespaces_);
   for (size_t i = 0; i < options_.data_threads; ++i) TERRACE_RETURN_IF_ERROR(StartDataThread(i));
   registry_.AddCollector([this](std::vector<MetricSample>* out) { Collect(out); });

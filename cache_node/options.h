@@ -20,6 +20,7 @@ struct NodeLimits {
   uint64_t max_leases = 256;                     // --max-leases, per session
   absl::Duration max_lease = absl::Seconds(30);  // --max-lease
 
+  uint64_t max_leased_bytes = 1ULL << 40;  // of all sessions; the node's: half of the host tier
   uint32_t max_connections_per_session = 64;
   uint32_t max_requests_in_flight = 64;       // Get frames not yet answered, per connection
   uint32_t max_reservations = 4096;           // per session

@@ -53,12 +53,16 @@ std::shared_ptr<Session> SessionTable::Authenticate(const SessionToken& token) c
 uint64_t SessionTable::GrantLease(uint64_t session_id, std::vector<BlockRef> refs,
                                   absl::Duration duration) {
   const absl::Duration expires = clock_->Now() + std::min(duration, limits_.max_lease);
+  uint64_t bytes = 0;
+  for (const BlockRef& ref : refs) bytes += ref.value().size();
   MutexLock lock(&mutex_);
   auto it = sessions_.find(session_id);
   if (it == sessions_.end() || it->second.leases.size() >= limits_.max_leases) return 0;
+  if (leased_bytes_ + bytes > limits_.max_leased_bytes) return 0;
+  leased_bytes_ += bytes;
   const uint64_t id = next_lease_++;
   it->second.leases.insert(id);
-  leases_[id] = {session_id, expires, std::move(refs)};
+  leases_[id] = {session_id, expires, bytes, std::move(refs)};
   expiries_.emplace(expires, id);
   return id;
 }
@@ -86,6 +90,7 @@ std::vector<BlockRef> SessionTable::Take(uint64_t lease_id) {
   auto it = leases_.find(lease_id);
   Lease lease = std::move(it->second);
   leases_.erase(it);
+  leased_bytes_ -= lease.bytes;
   expiries_.erase({lease.expires, lease_id});
   if (auto session = sessions_.find(lease.session_id); session != sessions_.end()) {
     session->second.leases.erase(lease_id);

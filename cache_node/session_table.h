@@ -52,7 +52,8 @@ class SessionTable {
   std::shared_ptr<Session> Authenticate(const SessionToken& token) const;
 
   // Keeps `refs` until Release, End, or `duration` (capped by max_lease) has passed. 0, and the
-  // references are dropped, when the session is over or holds max_leases already.
+  // references are dropped, when the session is over or holds max_leases already, or when all
+  // leases would hold more than max_leased_bytes (a block counts as often as it is leased).
   uint64_t GrantLease(uint64_t session_id, std::vector<BlockRef> refs, absl::Duration duration);
   // False when this session holds no such lease (any more).
   bool ReleaseLease(uint64_t session_id, uint64_t lease_id);
@@ -67,6 +68,7 @@ class SessionTable {
   struct Lease {
     uint64_t session_id = 0;
     absl::Duration expires;  // an instant of clock_
+    uint64_t bytes = 0;
     std::vector<BlockRef> refs;
   };
   struct Entry {
@@ -87,6 +89,7 @@ class SessionTable {
   absl::flat_hash_map<uint64_t, Entry> sessions_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<TokenKey, uint64_t> by_token_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, Lease> leases_ ABSL_GUARDED_BY(mutex_);
+  uint64_t leased_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // (expiry, lease), the soonest first.
   absl::btree_set<std::pair<absl::Duration, uint64_t>> expiries_ ABSL_GUARDED_BY(mutex_);
 };

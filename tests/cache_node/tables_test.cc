@@ -94,6 +94,22 @@ TEST_F(SessionTableTest, LeasesEndInTimeInOrder) {
   EXPECT_EQ(referenced(), 0);
 }
 
+TEST_F(SessionTableTest, LeasesHoldTheirShareOfTheTierAtMost) {
+  NodeLimits limits;
+  limits.max_leased_bytes = 2 * store_->Acquire(key_).value().size();
+  SessionTable table(&clock_, limits);
+  const uint64_t session = table.Open("alpha", "a")->session->id;
+  const uint64_t other = table.Open("beta", "b")->session->id;
+  const uint64_t lease = table.GrantLease(session, RefTo(store_.get(), key_), absl::Seconds(5));
+  ASSERT_NE(lease, 0);
+  ASSERT_NE(table.GrantLease(other, RefTo(store_.get(), key_), absl::Seconds(5)), 0);
+  EXPECT_EQ(table.GrantLease(other, RefTo(store_.get(), key_), absl::Seconds(5)), 0);
+  EXPECT_TRUE(table.ReleaseLease(session, lease));
+  EXPECT_NE(table.GrantLease(other, RefTo(store_.get(), key_), absl::Seconds(5)), 0);
+  table.End(other);
+  EXPECT_NE(table.GrantLease(session, RefTo(store_.get(), key_), absl::Seconds(5)), 0);
+}
+
 TEST_F(SessionTableTest, LeasesBelongToTheirSessionAndDieWithIt) {
   const uint64_t owner = table_.Open("alpha", "a")->session->id;
   const uint64_t other = table_.Open("alpha", "b")->session->id;

@@ -86,6 +86,7 @@ TEST(TerracedTest, WrongConfigurationsEndWithTwoAndNameTheFlag) {
       {{"--check-config", "--listen=0.0.0.0:7470"}, "--listen: "},
       {{"--check-config", "--credentials=not-there"}, "--credentials: "},
       {{"--check-config", "--host-bytes=1MiB"}, "--host-bytes: "},
+      {{"--check-config", "--host-bytes=100TiB"}, "host_bytes is "},
       {{"--host-byte=1MiB"}, "--host-byte"},
       {{"--transport=pigeon"}, "--transport"},
       {{"--config=not-there.toml"}, "not-there.toml"},
