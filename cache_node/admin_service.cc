@@ -1,6 +1,7 @@
 #include "cache_node/admin_service.h"
 
 #include <optional>
+#include <set>
 
 #include "absl/functional/function_ref.h"
 #include "cache_node/control_auth.h"
@@ -151,9 +152,11 @@ grpc::ServerUnaryReactor* AdminService::GetTop(grpc::CallbackServerContext* cont
   return Answer(context, plane_, Role::kAny, [&](const Identity& identity) -> absl::Status {
     const uint32_t count = request->count() == 0 ? kDefaultTop : request->count();
     if (count > kMaxTop) return absl::InvalidArgumentError("count: more than 1000");
-    for (const ResidentBlock& block : plane_.store->Top(kMaxTop)) {
-      if (reply->blocks_size() == static_cast<int>(count)) break;
-      if (Sees(identity, block.key.ns)) Fill(block, reply->add_blocks());
+    std::set<NamespaceId> own;
+    for (const auto& ns : plane_.namespaces->List(identity.tenant)) own.insert(ns->id());
+    const auto wanted = [&](NamespaceId ns) { return identity.admin || own.contains(ns); };
+    for (const ResidentBlock& block : plane_.store->Top(count, wanted)) {
+      Fill(block, reply->add_blocks());
     }
     return absl::OkStatus();
   });

@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 #include "httplib.h"
+#include "proto/clock.h"
 
 namespace terrace {
 namespace {
@@ -35,7 +36,11 @@ class HttpServiceImpl final : public HttpService {
     }
     thread_ = std::thread([this] { server_.listen_after_bind(); });
     // stop() is heard only by a server that runs.
-    while (!server_.is_running()) std::this_thread::yield();
+    const absl::Duration until = Clock::Real()->Now() + absl::Seconds(kPatienceSeconds);
+    while (!server_.is_running()) {
+      if (Clock::Real()->Now() > until) return absl::UnavailableError("the listener ended at once");
+      std::this_thread::yield();
+    }
     return absl::OkStatus();
   }
 

@@ -39,14 +39,15 @@ void PrintMemory(std::FILE* out, const NodeOptions& options) {
 int CheckConfig(const NodeOptions& options) {
   const absl::StatusOr<Security> security = Security::Load(options);
   if (!security.ok()) return Fail(security.status(), kExitConfig);
-  if (absl::Status there = HostMemory::Check(options.host_bytes); !there.ok()) {
-    return Fail(there, kExitConfig);
-  }
   fmt::print("node:     {}, terrace {}\n", options.node_id, kVersion);
   fmt::print("control:  {}\ndata:     {}, {} threads, transport {}\nhttp:     {}\n", options.listen,
              options.data_listen, options.data_threads, options.transport, options.http_listen);
   fmt::print("security: {}\n", security->Describe());
   PrintMemory(stdout, options);
+  // A node that runs already may have it.
+  if (absl::Status there = HostMemory::Check(options.host_bytes); !there.ok()) {
+    fmt::print(stderr, "terraced: warning: --host-bytes: {}\n", std::string(there.message()));
+  }
   return 0;
 }
 

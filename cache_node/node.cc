@@ -71,11 +71,17 @@ HostPort DataAddress(const NodeOptions& options, size_t i) {
   return address;
 }
 
+// Bounds that follow from others.
+NodeOptions WithBounds(NodeOptions options) {
+  options.limits.max_leased_bytes = options.host_bytes / 2;  // the rest stays for new blocks
+  return options;
+}
+
 // Built in the order of the members; taken down in the order written in Stop().
 class NodeImpl final : public Node {
  public:
   NodeImpl(const NodeOptions& options, NodeHooks hooks)
-      : options_(options), hooks_(std::move(hooks)) {}
+      : options_(WithBounds(options)), hooks_(std::move(hooks)) {}
   ~NodeImpl() override { Stop(); }
 
   absl::Status Build();
@@ -138,9 +144,7 @@ absl::Status NodeImpl::Build() {
   TERRACE_RETURN_IF_ERROR(CheckPorts());
   TERRACE_RETURN_IF_ERROR(StartHttp());  // first: it answers "starting" while memory is touched
   TERRACE_RETURN_IF_ERROR(StartStore());
-  NodeLimits limits = options_.limits;
-  limits.max_leased_bytes = options_.host_bytes / 2;  // the rest stays for new blocks
-  sessions_ = std::make_unique<SessionTable>(clock_, limits);
+  sessions_ = std::make_unique<SessionTable>(clock_, options_.limits);
   mover_ = std::make_unique<Mover>(store_.get(), &namespaces_);
   for (size_t i = 0; i < options_.data_threads; ++i) TERRACE_RETURN_IF_ERROR(StartDataThread(i));
   registry_.AddCollector([this](std::vector<MetricSample>* out) { Collect(out); });
@@ -326,6 +330,7 @@ void NodeImpl::Collect(std::vector<MetricSample>* out) const {
   gauge("terrace_sessions", "Sessions open", sessions_->session_count());
   gauge("terrace_connections", "Data connections open", connection_count());
   gauge("terrace_leases", "Leases held", sessions_->lease_count());
+  gauge("terrace_leased_bytes", "Bytes of blocks that leases hold", sessions_->leased_bytes());
   gauge("terrace_reservations", "Places reserved for puts", sessions_->reservation_count());
   gauge("terrace_namespaces", "Namespaces", namespaces_.count());
   TransportStats sum;
@@ -340,6 +345,8 @@ void NodeImpl::Collect(std::vector<MetricSample>* out) const {
                            uint64_t value) {
     out->push_back({name, help, true, std::move(labels), static_cast<double>(value)});
   };
+  counter("terrace_leases_refused_total", "Leases refused by a bound", {},
+          sessions_->leases_refused());
   constexpr char kBytes[] = "terrace_transport_bytes_total";
   counter(kBytes, "Bytes on the wire", {{"direction", "out"}}, sum.bytes_sent);
   counter(kBytes, "Bytes on the wire", {{"direction", "in"}}, sum.bytes_received);

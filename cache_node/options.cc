@@ -106,7 +106,8 @@ void AddFlags(Flags* flags, CommandLine* line) {
   flags->AddChoice("--log-level", &o.log_level, "what is logged to standard error",
                    {"debug", "info", "warning", "error"});
   flags->AddBool("--check-config", &line->check_config,
-                 "print what would run and exit: 0 when it could, 2 when not");
+                 "print what would run and exit: 0, or 2 when the configuration is wrong; what is "
+                 "not there at the moment (memory) is a warning");
 }
 
 }  // namespace

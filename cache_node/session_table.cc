@@ -52,13 +52,20 @@ std::shared_ptr<Session> SessionTable::Authenticate(const SessionToken& token) c
 
 uint64_t SessionTable::GrantLease(uint64_t session_id, std::vector<BlockRef> refs,
                                   absl::Duration duration) {
-  const absl::Duration expires = clock_->Now() + std::min(duration, limits_.max_lease);
+  const absl::Duration now = clock_->Now();
+  const absl::Duration expires = now + std::min(duration, limits_.max_lease);
   uint64_t bytes = 0;
   for (const BlockRef& ref : refs) bytes += ref.value().size();
+  std::vector<std::vector<BlockRef>> released;  // outside the lock
   MutexLock lock(&mutex_);
+  released = TakeExpired(now);
   auto it = sessions_.find(session_id);
-  if (it == sessions_.end() || it->second.leases.size() >= limits_.max_leases) return 0;
-  if (leased_bytes_ + bytes > limits_.max_leased_bytes) return 0;
+  if (it == sessions_.end()) return 0;
+  if (it->second.leases.size() >= limits_.max_leases ||
+      leased_bytes_ + bytes > limits_.max_leased_bytes) {
+    ++leases_refused_;
+    return 0;
+  }
   leased_bytes_ += bytes;
   const uint64_t id = next_lease_++;
   it->second.leases.insert(id);
@@ -80,10 +87,16 @@ absl::Duration SessionTable::ExpireLeases() {
   const absl::Duration now = clock_->Now();
   std::vector<std::vector<BlockRef>> released;
   MutexLock lock(&mutex_);
+  released = TakeExpired(now);
+  return expiries_.empty() ? absl::InfiniteDuration() : expiries_.begin()->first - now;
+}
+
+std::vector<std::vector<BlockRef>> SessionTable::TakeExpired(absl::Duration now) {
+  std::vector<std::vector<BlockRef>> released;
   while (!expiries_.empty() && expiries_.begin()->first <= now) {
     released.push_back(Take(expiries_.begin()->second));
   }
-  return expiries_.empty() ? absl::InfiniteDuration() : expiries_.begin()->first - now;
+  return released;
 }
 
 std::vector<BlockRef> SessionTable::Take(uint64_t lease_id) {
@@ -106,6 +119,16 @@ size_t SessionTable::session_count() const {
 size_t SessionTable::lease_count() const {
   MutexLock lock(&mutex_);
   return leases_.size();
+}
+
+uint64_t SessionTable::leased_bytes() const {
+  MutexLock lock(&mutex_);
+  return leased_bytes_;
+}
+
+uint64_t SessionTable::leases_refused() const {
+  MutexLock lock(&mutex_);
+  return leases_refused_;
 }
 
 size_t SessionTable::reservation_count() const {

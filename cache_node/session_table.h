@@ -62,6 +62,8 @@ class SessionTable {
 
   size_t session_count() const;
   size_t lease_count() const;
+  uint64_t leased_bytes() const;
+  uint64_t leases_refused() const;   // by a bound
   size_t reservation_count() const;  // of all sessions' connections
 
  private:
@@ -80,6 +82,9 @@ class SessionTable {
 
   // Takes a lease out; its references are released by the caller, outside the lock.
   std::vector<BlockRef> Take(uint64_t lease_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // All that have expired by `now`.
+  std::vector<std::vector<BlockRef>> TakeExpired(absl::Duration now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Clock* const clock_;
   const NodeLimits limits_;
@@ -90,6 +95,7 @@ class SessionTable {
   absl::flat_hash_map<TokenKey, uint64_t> by_token_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, Lease> leases_ ABSL_GUARDED_BY(mutex_);
   uint64_t leased_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t leases_refused_ ABSL_GUARDED_BY(mutex_) = 0;
   // (expiry, lease), the soonest first.
   absl::btree_set<std::pair<absl::Duration, uint64_t>> expiries_ ABSL_GUARDED_BY(mutex_);
 };

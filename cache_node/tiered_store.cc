@@ -62,7 +62,8 @@ class StoreImpl final : public TieredStore {
   uint64_t Forget(NamespaceId ns, uint64_t limit) override;
   bool Tidy() override;
   std::optional<ResidentBlock> Find(const BlockKey& key) const override;
-  std::vector<ResidentBlock> Top(size_t count) const override;
+  std::vector<ResidentBlock> Top(size_t count,
+                                 const std::function<bool(NamespaceId)>& wanted) const override;
   TierStats Stats() const override;
   std::map<NamespaceId, NamespaceUsage> UsageByNamespace() const override;
 
@@ -242,7 +243,10 @@ std::vector<ReserveResult> StoreImpl::Reserve(std::span<const BlockKey> keys,
   for (size_t i = 0; i < keys.size(); ++i) {
     results.push_back(ReserveOne(keys[i], shapes[i], opaque_bytes[i], depths[i], moment));
   }
-  clock_.CountUses(keys.size());
+  // What found no place used nothing.
+  clock_.CountUses(std::ranges::count_if(results, [](const ReserveResult& result) {
+    return result.outcome == ReserveOutcome::kReserved || result.outcome == ReserveOutcome::kExists;
+  }));
   return results;
 }
 
@@ -350,14 +354,15 @@ std::optional<ResidentBlock> StoreImpl::Find(const BlockKey& key) const {
   return row;
 }
 
-std::vector<ResidentBlock> StoreImpl::Top(size_t count) const {
+std::vector<ResidentBlock> StoreImpl::Top(size_t count,
+                                          const std::function<bool(NamespaceId)>& wanted) const {
   const auto higher = [](const ResidentBlock& a, const ResidentBlock& b) {
     return GivenUpBefore({b.score, b.depth}, {a.score, a.depth});
   };
   std::vector<ResidentBlock> rows;  // a heap whose front is the lowest of those kept
   for (size_t shard = 0; shard < BlockIndex::kShards && count > 0; ++shard) {
     index_.VisitShard(shard, [&](const BlockEntry& entry) {
-      if (entry.state.Load().phase != BlockPhase::kResident) return;
+      if (entry.state.Load().phase != BlockPhase::kResident || !wanted(entry.key.ns)) return;
       const ResidentBlock row = Describe(entry);
       if (rows.size() == count) {
         if (!higher(row, rows.front())) return;

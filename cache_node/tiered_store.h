@@ -170,7 +170,10 @@ class TieredStore {
   virtual bool Tidy() = 0;
 
   virtual std::optional<ResidentBlock> Find(const BlockKey& key) const = 0;
-  virtual std::vector<ResidentBlock> Top(size_t count) const = 0;  // highest score first
+  // The blocks of the namespaces `wanted` that have the highest scores, those first. `wanted` is
+  // called under a lock of the index.
+  virtual std::vector<ResidentBlock> Top(size_t count,
+                                         const std::function<bool(NamespaceId)>& wanted) const = 0;
   virtual TierStats Stats() const = 0;
   // The resident blocks of each namespace that has any. Visits every block: for operators, not for
   // the way of a request.

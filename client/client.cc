@@ -11,6 +11,7 @@
 #include "client/operation.h"
 #include "client/put_task.h"
 #include "client/waiter.h"
+#include "cluster/socket_address.h"
 #include "cluster/ucx_transport.h"
 #include "fmt/format.h"
 #include "proto/clock.h"
@@ -21,6 +22,8 @@ namespace terrace {
 namespace {
 
 constexpr size_t kMaxChainBlocks = 16384;
+// Frames of Touch that wait to be sent; what is touched past them is not counted as used.
+constexpr int kMaxTouches = 64;
 
 // Composes control channel, transport and data channel, and keeps them in step: a session that
 // opens brings the namespaces back and then the data connection; one that is lost takes it down.
@@ -61,7 +64,7 @@ class ClientImpl : public Client, private SessionListener, private DataListener 
     Namespace ns;
   };
 
-  void OnSessionOpened(const SessionInfo& session) override;
+  void OnSessionOpened(const SessionInfo& opened) override;
   void OnSessionEnding() override;
   void OnSessionLost(const absl::Status& why) override;
   void OnDataUp() override;
@@ -85,6 +88,7 @@ class ClientImpl : public Client, private SessionListener, private DataListener 
   std::shared_ptr<IoHandle> io_;
   std::atomic<uint64_t> next_id_{1};
   std::atomic<uint64_t> namespace_epoch_{0};
+  std::atomic<int> touches_{0};  // frames under way
 
   mutable Mutex mutex_;
   CondVar first_told_;
@@ -141,9 +145,21 @@ void ClientImpl::SetFirst(absl::Status outcome) {
   first_told_.SignalAll();
 }
 
-void ClientImpl::OnSessionOpened(const SessionInfo& session) {
+void ClientImpl::OnSessionOpened(const SessionInfo& opened) {
   ReopenNamespaces();
-  io_->Post([session](DataChannel& channel) { channel.OpenSession(session); });
+  SessionInfo session = opened;
+  for (std::string& address : session.data_addresses) {
+    if (!parts_.resolve) break;
+    absl::StatusOr<std::string> numeric = parts_.resolve(address);
+    if (numeric.ok()) {
+      address = *std::move(numeric);
+    } else {  // the resolver may know it when the next session is opened
+      OnDataDown(numeric.status());
+      control_->Renew();
+      return;
+    }
+  }
+  io_->Post([session = std::move(session)](DataChannel& channel) { channel.OpenSession(session); });
 }
 
 void ClientImpl::OnSessionEnding() {
@@ -196,11 +212,13 @@ void ClientImpl::ReopenNamespaces() {
 
 std::shared_ptr<Operation::State> ClientImpl::NewOperation(size_t requests,
                                                            OperationOptions options) {
+  const bool admitted = gauge_->Enter();
+  if (!admitted) options.notify = false;  // what waits to be polled is bounded
   auto state = std::make_shared<Operation::State>(next_id_.fetch_add(1, std::memory_order_relaxed),
                                                   requests, std::move(options));
   state->io = io_;
   state->completions = completions_;
-  if (gauge_->Enter()) state->gauge = gauge_;
+  if (admitted) state->gauge = gauge_;
   return state;
 }
 
@@ -212,6 +230,10 @@ Operation ClientImpl::Submit(std::shared_ptr<Operation::State> state, std::uniqu
 
 Operation ClientImpl::Overloaded(std::shared_ptr<Operation::State> state) {
   for (size_t i = 0; i < state->results.size(); ++i) state->SetOutcome(i, Outcome::kOverloaded);
+  if (!state->options.callback) {
+    state->Finish();
+    return Operation(std::move(state));
+  }
   io_->Post([state](DataChannel&) { state->Finish(); });  // callbacks run on the I/O thread
   return Operation(std::move(state));
 }
@@ -280,8 +302,12 @@ void ClientImpl::Touch(const Chain& chain, size_t blocks) {
         const BlockKey key = chain.key(i, shard);
         keys.push_back({key.digest, key.shard});
       }
-      io_->Post([id = chain.ns().id, keys = std::move(keys)](DataChannel& channel) mutable {
-        channel.Touch(id, std::move(keys));
+      if (touches_.fetch_add(1) >= kMaxTouches) {
+        touches_.fetch_sub(1);
+        return;
+      }
+      io_->Post([this, id = chain.ns().id, keys = std::move(keys)](DataChannel& channel) mutable {
+        channel.Touch(id, std::move(keys), [this] { touches_.fetch_sub(1); });
       });
     }
   }
@@ -342,6 +368,11 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, SharedContext(profile));
   parts.make_transport = [context](TransportHandler* handler) {
     return CreateUcxTransport(context.get(), {.thread_name = "terrace-client"}, handler);
+  };
+  parts.resolve = [](const std::string& address) -> absl::StatusOr<std::string> {
+    TERRACE_ASSIGN_OR_RETURN(const SocketAddress socket,
+                             ParseSocketAddress(address, /*numeric_only=*/false));
+    return FormatSocketAddress(socket.storage);
   };
   return ConnectWith(options, std::move(parts));
 }

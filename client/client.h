@@ -49,7 +49,7 @@ struct ClientOptions {
   std::string transport = "auto";  // "auto", "tcp", "rdma"
   absl::Duration connect_timeout = absl::Seconds(5);
   // Operations at most that wait for the node, or (with `notify`) to be polled; past it they end
-  // at once with kOverloaded.
+  // at once with kOverloaded: the handle returned is done, and is not reported to Poll.
   uint32_t max_operations = 1024;
 };
 
@@ -188,7 +188,9 @@ struct MatchResult {
   size_t blocks = 0;        // leading blocks present in every shard of the chain
   std::vector<Tier> tiers;  // one per block: the slowest over its shards
   bool ask_again = false;   // the answer may be longer in a moment (or the node is unreachable)
-  Lease lease;              // covers `blocks`; empty unless asked for and granted
+  // Covers all of `blocks`; empty unless asked for and granted. A node leases half of its host tier
+  // at most, to all its clients together.
+  Lease lease;
 };
 
 struct ClientStats {

@@ -120,8 +120,12 @@ void DataChannel::CancelAll() {
   CloseConnection(absl::OkStatus());
 }
 
-void DataChannel::Touch(NamespaceId ns, std::vector<WireKey> keys) {
-  if (up()) Send(0, TouchFrame{ns, std::move(keys)});
+void DataChannel::Touch(NamespaceId ns, std::vector<WireKey> keys,
+                        absl::AnyInvocable<void()> over) {
+  if (!up()) return over();
+  OutgoingMessage message{.frame = Encode(0, TouchFrame{ns, std::move(keys)})};
+  message.sent = [over = std::move(over)](const absl::Status&) mutable { over(); };
+  transport_->Send(connection_, std::move(message));
 }
 
 void DataChannel::Release(uint64_t session_id, uint64_t lease) {
@@ -202,9 +206,12 @@ void DataChannel::Pump() {
   const auto serve = [](std::deque<Task*>* queue, auto take_turn) {
     while (!queue->empty()) {
       Task* const task = queue->front();
-      const Turn turn = take_turn(task);
-      if (turn == Turn::kNoRoom) break;
       queue->pop_front();
+      const Turn turn = take_turn(task);
+      if (turn == Turn::kNoRoom) {
+        queue->push_front(task);
+        break;
+      }
       if (turn == Turn::kSent) queue->push_back(task);
     }
   };
@@ -249,7 +256,13 @@ void DataChannel::CancelRequest(uint64_t request) {
 }
 
 void DataChannel::Send(uint64_t request, const FrameBody& frame) {
-  if (up()) transport_->Send(connection_, {.frame = Encode(request, frame)});
+  if (!up()) return;
+  OutgoingMessage message{.frame = Encode(request, frame)};
+  message.sent = [this, connection = connection_](const absl::Status& status) {
+    if (!absl::IsResourceExhausted(status) || connection != connection_) return;
+    CloseConnection(status);
+  };
+  transport_->Send(connection_, std::move(message));
 }
 
 void DataChannel::SendPayload(uint64_t request, const FrameBody& frame, OutgoingMessage message) {

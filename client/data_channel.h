@@ -55,8 +55,9 @@ class DataChannel : public TransportHandler {
   void Start(std::unique_ptr<Task> task);
   void Cancel(uint64_t task_id);
   void CancelAll();
-  // Keys that the engine used by itself; lost without a connection.
-  void Touch(NamespaceId ns, std::vector<WireKey> keys);
+  // Keys that the engine used by itself; lost without a connection. `over` is called when the frame
+  // has been sent or dropped.
+  void Touch(NamespaceId ns, std::vector<WireKey> keys, absl::AnyInvocable<void()> over);
   // Of a lease granted under session `session_id`; leases end with their session.
   void Release(uint64_t session_id, uint64_t lease);
 
@@ -69,7 +70,9 @@ class DataChannel : public TransportHandler {
   const SessionLimits& limits() const { return session_->limits; }
   uint64_t session_id() const { return session_ ? session_->session_id : 0; }
   // Asks for turns to send requests, or values.
-  void WantTurn(Task* task) { turns_.push_back(task); }
+  void WantTurn(Task* task) {
+    task->needs_room() ? turns_.push_back(task) : turns_.push_front(task);
+  }
   void WantSend(Task* task) { sends_.push_back(task); }
   // Whether a request that moves `bytes` in `reservations` may be opened now. One that is larger
   // than the bound may when it is alone.
@@ -81,6 +84,7 @@ class DataChannel : public TransportHandler {
   void EndRequest(uint64_t request);
   // EndRequest, and tells the node that nobody waits any more.
   void CancelRequest(uint64_t request);
+  // A frame that cannot be queued costs the connection: nothing may be lost silently.
   void Send(uint64_t request, const FrameBody& frame);
   // With bytes; they stay until `sent`. HasSendRoom keeps few of them queued, so that a block is
   // checksummed while the one before it is on the wire.
@@ -88,6 +92,10 @@ class DataChannel : public TransportHandler {
   // `message` has the payload and its callbacks.
   void SendPayload(uint64_t request, const FrameBody& frame, OutgoingMessage message);
   bool streams() const { return transport_->streams(); }
+  // Whether a put of one block should ask first. So it does for a while after one that was sent
+  // unasked and not wanted.
+  bool AsksBeforePut() { return ask_before_puts_ > 0 && ask_before_puts_-- > 0; }
+  void PutWasNotWanted() { ask_before_puts_ = kAskBeforePuts; }
   // Completes and destroys `task` if it has finished.
   void Settle(Task* task);
   // Gives turns to those who wait. After anything that made room.
@@ -110,6 +118,7 @@ class DataChannel : public TransportHandler {
   static constexpr absl::Duration kGrace = absl::Milliseconds(50);
   static constexpr absl::Duration kConnectTimeout = absl::Seconds(2);
   static constexpr uint64_t kSendWindowBytes = 128 << 10;
+  static constexpr int kAskBeforePuts = 15;
 
   void OnOpen(ConnectionId connection, bool accepted) override;
   Landing OnMessage(ConnectionId connection, ByteSpan frame, uint64_t payload_bytes) override;
@@ -141,13 +150,14 @@ class DataChannel : public TransportHandler {
   absl::flat_hash_map<uint64_t, Running> tasks_;
   std::set<Deadline> deadlines_;
   absl::Duration timer_ = absl::InfiniteDuration();  // when the transport will call OnTimer
-  std::deque<Task*> turns_, sends_;                  // each at most once
+  std::deque<Task*> turns_, sends_;                  // a match of several shards may be there twice
   absl::flat_hash_map<uint64_t, Request> requests_;
   uint64_t next_request_ = 1;
   uint64_t bytes_in_flight_ = 0;
   uint32_t reservations_in_flight_ = 0;
   uint64_t unsent_bytes_ = 0;
   bool pumping_ = false;
+  int ask_before_puts_ = 0;
 };
 
 }  // namespace terrace

@@ -23,7 +23,6 @@ Turn MatchTask::SendRequest(DataChannel& channel) {
   for (size_t i = 0; i < shards_.size(); ++i) {
     Shard& shard = shards_[i];
     if (shard.done || shard.request != 0) continue;
-    if (!channel.HasRoom(0, 0)) return Turn::kNoRoom;
     Ask(channel, &shard, i);
   }
   return Turn::kNothing;
@@ -58,7 +57,11 @@ absl::Status MatchTask::OnReply(DataChannel& channel, uint64_t request, FrameBod
   channel.EndRequest(request);
   shard.request = 0;
   shard.tiers.insert(shard.tiers.end(), match->tiers.begin(), match->tiers.end());
-  if (match->lease != 0) leases_.push_back(match->lease);
+  if (match->lease != 0) {
+    leases_.push_back(match->lease);
+  } else if (options_.lease > absl::ZeroDuration() && !match->tiers.empty()) {
+    lease_refused_ = true;
+  }
   if (match->status == WireStatus::kAskAgain || match->status == WireStatus::kOverloaded ||
       match->status == WireStatus::kStopping) {
     ask_again_ = true;
@@ -94,7 +97,12 @@ void MatchTask::Complete(DataChannel& channel) {
     for (size_t i = 0; i < blocks_; ++i)
       result.tiers[i] = std::max(result.tiers[i], shard.tiers[i]);
   }
-  if (!leases_.empty()) result.lease = TakeLeases(channel);
+  // A lease covers all of the match or is none.
+  if (lease_refused_) {
+    for (uint64_t lease : leases_) channel.Release(channel.session_id(), lease);
+  } else if (!leases_.empty()) {
+    result.lease = TakeLeases(channel);
+  }
   waiter_->Finish(std::move(result));
 }
 

@@ -19,6 +19,7 @@ class MatchTask : public Task {
   MatchTask(uint64_t id, const Chain* chain, const MatchOptions& options,
             std::shared_ptr<IoHandle> io, Waiter<MatchResult>* waiter, absl::Duration deadline);
 
+  bool needs_room() const override { return false; }
   Turn SendRequest(DataChannel& channel) override;
   absl::Status OnReply(DataChannel& channel, uint64_t request, FrameBody& reply,
                        uint64_t payload_bytes, Landing* landing) override;
@@ -46,6 +47,7 @@ class MatchTask : public Task {
   size_t open_;    // shards that are not done
   size_t blocks_;  // no shard found less so far; there is no use in looking further
   bool ask_again_ = false;
+  bool lease_refused_ = false;  // by one frame of several
   std::vector<uint64_t> leases_;
 };
 

@@ -1,6 +1,6 @@
-// Put: reserves places, sends the values that the node wants, waits for its word on each. The value
-// of a put of one block is sent without asking first: a round trip would cost more than now and
-// then a transfer that the node did not want.
+// Put: reserves places, sends the values that the node wants, waits for its word on each. A put of
+// one block that is not large is sent without asking first, as long as the node wants such puts: a
+// round trip costs more than now and then a transfer for nothing.
 #pragma once
 
 #include <deque>

@@ -36,6 +36,8 @@ class Task {
   uint64_t id() const { return id_; }
   absl::Duration deadline() const { return deadline_; }  // of Clock::Real()
 
+  // Whether its requests move blocks. Those that do not are served first, and never wait.
+  virtual bool needs_room() const { return true; }
   // Turns that were asked for with DataChannel::WantTurn and WantSend: one request, one value.
   virtual Turn SendRequest(DataChannel& channel) = 0;
   virtual Turn SendValue(DataChannel&) { return Turn::kNothing; }

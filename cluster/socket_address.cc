@@ -61,7 +61,9 @@ std::string InterfaceOf(const SocketAddress& address) {
   if (getifaddrs(&all) != 0) return "";
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owned(all, &freeifaddrs);
   for (const ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
-    if (HostOf(at->ifa_addr) == HostOf(wanted.get())) return at->ifa_name;
+    if (HostOf(at->ifa_addr) != HostOf(wanted.get())) continue;
+    const std::string name = at->ifa_name;
+    return name.substr(0, name.find(':'));  // an address may have a label: "eth0:1"
   }
   return "";
 }

@@ -100,11 +100,13 @@ class Transport {
   // Once per transport. InvalidArgument: not an address; Unavailable: in use, with its name.
   virtual absl::StatusOr<std::string> Listen(const std::string& address) = 0;
 
-  // Starts a connection; OnOpen or OnClose follows within `timeout`.
+  // Starts a connection to a numeric address; OnOpen or OnClose follows within `timeout`.
+  // InvalidArgument: not an address (resolve a name first, on a thread that may wait).
   virtual absl::StatusOr<ConnectionId> Connect(const std::string& address,
                                                absl::Duration timeout) = 0;
 
-  // Queues a message. On a closed or unknown connection `sent` gets Unavailable. The queue is
+  // Queues a message, once the transport's thread has taken it: callers on other threads bound what
+  // they have under way. On a closed or unknown connection `sent` gets Unavailable. The queue is
   // bounded (Options::max_queued_messages per connection): past it `sent` gets ResourceExhausted.
   virtual void Send(ConnectionId connection, OutgoingMessage message) = 0;
 

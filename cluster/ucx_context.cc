@@ -132,13 +132,14 @@ UcxContextImpl::UcxContextImpl(UcxProfile profile, UcxContextHandle all)
 
 UcxContextImpl::~UcxContextImpl() {
   MutexLock lock(&mutex_);
-  for (const auto& [address, memory] : registered_) ucp_mem_unmap(all_.get(), memory.handle);
+  for (auto& [address, memory] : registered_) Unmap(&memory);
 }
 
 absl::StatusOr<ucp_context_h> UcxContextImpl::For(int family, const std::string& interface) {
   const bool rdma = profile_ == UcxProfile::kRdma;
   const std::string only = rdma ? "" : interface;
   if (family == AF_INET && only.empty()) return all_.get();
+  // Neither a context nor a registration that is being made misses the other.
   MutexLock lock(&mutex_);
   UcxContextHandle& context = others_[{family, only}];
   if (context == nullptr) {
@@ -146,6 +147,9 @@ absl::StatusOr<ucp_context_h> UcxContextImpl::For(int family, const std::string&
     auto made = rdma ? Init(kRdma, settings) : Init(kTcp, settings, only);
     if (!made.ok()) return absl::UnavailableError(std::string(made.status().message()));
     context = *std::move(made);
+    for (auto& [address, memory] : registered_) {
+      TERRACE_RETURN_IF_ERROR(Map({address, memory.size}, context.get(), &memory));
+    }
   }
   return context.get();
 }
@@ -164,20 +168,24 @@ absl::Status UcxContextImpl::CheckProcess() const {
 absl::Status UcxContextImpl::Register(MutableByteSpan memory) {
   if (memory.empty()) return absl::InvalidArgumentError("memory to register is empty");
   if (profile_ == UcxProfile::kTcp) return absl::OkStatus();  // copies anyway
-  ucp_mem_map_params_t params{};
-  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
-  params.address = memory.data();
-  params.length = memory.size();
-  ucp_mem_h handle = nullptr;
-  TERRACE_RETURN_IF_ERROR(FromUcx(ucp_mem_map(all_.get(), &params, &handle), "registration"));
   MutexLock lock(&mutex_);
-  Registered& known = registered_[memory.data()];
-  ++known.users;
-  if (known.handle == nullptr) {
-    known.handle = handle;
-  } else {
-    ucp_mem_unmap(all_.get(), handle);
+  if (const auto found = registered_.find(memory.data()); found != registered_.end()) {
+    if (found->second.size != memory.size()) {
+      return absl::InvalidArgumentError("memory at this address is registered with another size");
+    }
+    ++found->second.users;
+    return absl::OkStatus();
   }
+  Registered registered{.size = memory.size(), .users = 1, .handles = {}};
+  absl::Status status = Map(memory, all_.get(), &registered);
+  for (const auto& [key, context] : others_) {
+    if (status.ok() && context != nullptr) status = Map(memory, context.get(), &registered);
+  }
+  if (!status.ok()) {
+    Unmap(&registered);
+    return status;
+  }
+  registered_.emplace(memory.data(), std::move(registered));
   return absl::OkStatus();
 }
 
@@ -185,8 +193,24 @@ void UcxContextImpl::Unregister(MutableByteSpan memory) {
   MutexLock lock(&mutex_);
   const auto found = registered_.find(memory.data());
   if (found == registered_.end() || --found->second.users > 0) return;
-  ucp_mem_unmap(all_.get(), found->second.handle);
+  Unmap(&found->second);
   registered_.erase(found);
+}
+
+absl::Status UcxContextImpl::Map(MutableByteSpan memory, ucp_context_h context, Registered* into) {
+  ucp_mem_map_params_t params{};
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
+  params.address = memory.data();
+  params.length = memory.size();
+  ucp_mem_h handle = nullptr;
+  TERRACE_RETURN_IF_ERROR(FromUcx(ucp_mem_map(context, &params, &handle), "registration"));
+  into->handles.emplace_back(context, handle);
+  return absl::OkStatus();
+}
+
+void UcxContextImpl::Unmap(Registered* memory) {
+  for (const auto& [context, handle] : memory->handles) ucp_mem_unmap(context, handle);
+  memory->handles.clear();
 }
 
 }  // namespace terrace

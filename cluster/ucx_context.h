@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "cluster/ucx_handles.h"
@@ -32,14 +33,18 @@ class UcxContextImpl : public UcxContext {
   absl::Status CheckProcess() const;
 
   // Several transports may register the same memory; the last one to leave unmaps it.
+  // InvalidArgument: none, or another size than the first time.
   absl::Status Register(MutableByteSpan memory);
   void Unregister(MutableByteSpan memory);
 
  private:
   struct Registered {
-    ucp_mem_h handle = nullptr;
+    size_t size = 0;
     uint32_t users = 0;
+    std::vector<std::pair<ucp_context_h, ucp_mem_h>> handles;  // one per context
   };
+  static absl::Status Map(MutableByteSpan memory, ucp_context_h context, Registered* into);
+  static void Unmap(Registered* memory);
 
   const UcxProfile profile_;
   const pid_t process_;

@@ -89,7 +89,9 @@ class UcxTransport : public Transport, private LoopDriver {
   void End() override;
 
   // Everything below runs on the loop's thread.
-  absl::Status Use(const SocketAddress& address, const std::string& interface);
+  absl::Status Use(const SocketAddress& address, bool listening);
+  // Whether the worker's interface does for an address on `interface`.
+  bool Serves(const std::string& interface, bool listening) const;
   absl::Status SetHandlers(ucp_worker_h worker);
   absl::Status SetLimits(ucp_worker_h worker);
   absl::StatusOr<std::string> ListenHere(const SocketAddress& address, const std::string& text);
@@ -155,20 +157,22 @@ absl::Status UcxTransport::Start() {
   return loop_.Start(this);
 }
 
-absl::Status UcxTransport::Use(const SocketAddress& address, const std::string& interface) {
-  const int family = address.storage.ss_family;
+absl::Status UcxTransport::Use(const SocketAddress& address, bool listening) {
   if (shutting_down_) return absl::UnavailableError("the transport is shut down");
-  if (worker_ != nullptr) {
-    if (family != family_) {
+  const int family = address.storage.ss_family;
+  // A caller that stays on this machine needs no port on its networks.
+  const bool narrow = context_->profile() == UcxProfile::kTcp && (listening || IsLoopback(address));
+  const std::string interface = narrow ? InterfaceOf(address) : "";
+  if (worker_ != nullptr && (family != family_ || !Serves(interface, listening))) {
+    if (listener_ != nullptr || !connections_.empty()) {
       return absl::FailedPreconditionError(
-          "a UCX transport speaks IPv4 or IPv6, whichever it used first");
+          fmt::format("this transport has begun with IPv{} on {}", family_ == AF_INET ? 4 : 6,
+                      interface_.empty() ? "all interfaces" : "interface " + interface_));
     }
-    if (!interface_.empty() && IsLoopback(address) != loopback_) {
-      return absl::FailedPreconditionError(
-          fmt::format("this UCX transport keeps to interface {}", interface_));
-    }
-    return absl::OkStatus();
+    loop_.Watch(-1);
+    worker_.reset();  // nothing depends on the old choice any more
   }
+  if (worker_ != nullptr) return absl::OkStatus();
   TERRACE_ASSIGN_OR_RETURN(const ucp_context_h context, context_->For(family, interface));
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
@@ -188,6 +192,12 @@ absl::Status UcxTransport::Use(const SocketAddress& address, const std::string& 
   interface_ = interface;
   loopback_ = IsLoopback(address);
   return absl::OkStatus();
+}
+
+bool UcxTransport::Serves(const std::string& interface, bool listening) const {
+  if (interface == interface_) return true;
+  // Others are reached from all interfaces, or from the one that is not loopback.
+  return !listening && (interface_.empty() || (interface.empty() && !loopback_));
 }
 
 absl::Status UcxTransport::SetHandlers(ucp_worker_h worker) {
@@ -261,7 +271,7 @@ absl::StatusOr<std::string> UcxTransport::Listen(const std::string& address) {
 absl::StatusOr<ConnectionId> UcxTransport::Connect(const std::string& address,
                                                    absl::Duration timeout) {
   TERRACE_ASSIGN_OR_RETURN(const SocketAddress socket,
-                           ParseSocketAddress(address, /*numeric_only=*/false));
+                           ParseSocketAddress(address, /*numeric_only=*/true));
   const ConnectionId id = next_id_.fetch_add(1, std::memory_order_relaxed);
   EventLoop::Work work = [this, id, socket, timeout] { ConnectHere(id, socket, timeout); };
   if (!loop_.Submit(work)) return absl::UnavailableError("the transport is shut down");
@@ -351,6 +361,7 @@ bool UcxTransport::PumpReady() {
 }
 
 void UcxTransport::End() {
+  shutting_down_ = true;  // work that runs after this connects nobody
   StopListening();
   for (const auto& [id, connection] : connections_) {
     connection->state = ConnectionState::kClosing;
@@ -380,7 +391,7 @@ Connection* UcxTransport::Find(ConnectionId id) {
 absl::StatusOr<std::string> UcxTransport::ListenHere(const SocketAddress& address,
                                                      const std::string& text) {
   if (listener_) return absl::FailedPreconditionError("the transport listens already");
-  TERRACE_RETURN_IF_ERROR(Use(address, InterfaceOf(address)));
+  TERRACE_RETURN_IF_ERROR(Use(address, /*listening=*/true));
   ucp_listener_params_t params{};
   params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
   params.sockaddr = {.addr = address.get(), .addrlen = address.length};
@@ -405,8 +416,7 @@ void UcxTransport::ConnectHere(ConnectionId id, const SocketAddress& address,
   params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
   params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
   params.sockaddr = {.addr = address.get(), .addrlen = address.length};
-  // What stays on this machine needs no port on its networks.
-  const absl::Status usable = Use(address, IsLoopback(address) ? InterfaceOf(address) : "");
+  const absl::Status usable = Use(address, /*listening=*/false);
   const auto connection = usable.ok() ? AddConnection(id, &params) : usable;
   if (!connection.ok()) {
     handler_->OnClose(id, connection.status());

@@ -38,11 +38,11 @@ struct UcxTransportOptions {
 };
 
 // `handler` outlives the transport. The loop's thread runs from here to Shutdown. A transport
-// speaks IPv4 or IPv6, whichever its first address has (UCX carries one family per context, and
-// none on ::1), and over tcp it keeps to that address's interface where it listens on one or
-// connects to a loopback address, so that UCX opens no port elsewhere; an address that it then
-// cannot serve is a FailedPrecondition. FailedPrecondition in a forked child; ResourceExhausted
-// without descriptors or threads.
+// speaks IPv4 or IPv6 (UCX carries one family per context, and none on ::1), and over tcp it keeps
+// to one interface where it listens on an address of one or connects to a loopback address, so that
+// UCX opens no port elsewhere. It chooses by its first address, and anew when it has no connection
+// and does not listen; an address that the choice does not serve is a FailedPrecondition.
+// FailedPrecondition in a forked child; ResourceExhausted without descriptors or threads.
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(UcxContext* context,
                                                               UcxTransportOptions options,
                                                               TransportHandler* handler);

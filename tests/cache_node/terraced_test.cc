@@ -78,6 +78,15 @@ TEST(TerracedTest, HelpVersionAndCheckConfig) {
   }
 }
 
+TEST(TerracedTest, MemoryThatIsNotThereIsAWarningOfTheCheckAndAnErrorOfTheStart) {
+  Ended check = RunToEnd(Command({"--check-config", "--host-bytes=100TiB"}));
+  EXPECT_EQ(check.code, 0);
+  EXPECT_THAT(check.errors, HasSubstr("warning: --host-bytes: host_bytes is "));
+  Ended start = RunToEnd(Command({"--host-bytes=100TiB"}));
+  EXPECT_EQ(start.code, 1);
+  EXPECT_THAT(start.errors, HasSubstr("terraced: --host-bytes: host_bytes is "));
+}
+
 TEST(TerracedTest, WrongConfigurationsEndWithTwoAndNameTheFlag) {
   const struct {
     std::vector<std::string> arguments;
@@ -86,7 +95,6 @@ TEST(TerracedTest, WrongConfigurationsEndWithTwoAndNameTheFlag) {
       {{"--check-config", "--listen=0.0.0.0:7470"}, "--listen: "},
       {{"--check-config", "--credentials=not-there"}, "--credentials: "},
       {{"--check-config", "--host-bytes=1MiB"}, "--host-bytes: "},
-      {{"--check-config", "--host-bytes=100TiB"}, "host_bytes is "},
       {{"--host-byte=1MiB"}, "--host-byte"},
       {{"--transport=pigeon"}, "--transport"},
       {{"--config=not-there.toml"}, "not-there.toml"},

@@ -81,7 +81,7 @@ class TieredStoreStress : public testing::Test {
           store_->Touch({&key, 1});
           break;
         case 3:
-          store_->Top(5);
+          store_->Top(5, [](NamespaceId) { return true; });
           break;
         case 4:
           store_->Find(key);

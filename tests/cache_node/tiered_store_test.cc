@@ -262,12 +262,13 @@ TEST(TieredStore, TopListsTheHottestFirst) {
   const std::vector<BlockKey> keys = Chain(0, 20);
   PutChain(store.get(), keys, kSmall);
   for (size_t length : {9, 5, 2}) store->Touch(std::span(keys).first(length));
-  const std::vector<ResidentBlock> top = store->Top(6);
+  const auto kAll = [](NamespaceId) { return true; };
+  const std::vector<ResidentBlock> top = store->Top(6, kAll);
   ASSERT_EQ(top.size(), 6);
   for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(top[i].key, keys[i]);
   EXPECT_GT(top[0].score, top[5].score);
-  EXPECT_EQ(store->Top(100).size(), 20);
-  EXPECT_TRUE(store->Top(0).empty());
+  EXPECT_EQ(store->Top(100, kAll).size(), 20);
+  EXPECT_TRUE(store->Top(0, kAll).empty());
 }
 
 // --- a store of three blocks
