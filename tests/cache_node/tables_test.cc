@@ -120,8 +120,9 @@ NamespaceSpec Spec(const std::string& name) {
 
 class NamespaceTableTest : public testing::Test {
  protected:
-  absl::StatusOr<std::shared_ptr<Namespace>> Open(const std::string& tenant,
-                                                  const NamespaceSpec& spec, bool create = true) {
+  absl::StatusOr<std::shared_ptr<OpenedNamespace>> Open(const std::string& tenant,
+                                                        const NamespaceSpec& spec,
+                                                        bool create = true) {
     return table_.Open(tenant, spec, create, &created_);
   }
   bool created_ = false;
@@ -217,7 +218,7 @@ TEST(LayoutTest, EveryFieldChangesTheId) {
 
 TEST_F(NamespaceTableTest, DeletionForgetsEverythingAndTellsProgress) {
   std::unique_ptr<TieredStore> store = MakeStore();
-  std::shared_ptr<Namespace> ns = *Open("alpha", Spec("chat"));
+  std::shared_ptr<OpenedNamespace> ns = *Open("alpha", Spec("chat"));
   for (uint64_t i = 0; i < 1500; ++i) PutBlock(store.get(), ns->id(), i);
   const BlockKey kept = PutBlock(store.get(), {ns->id().value + 1}, 1);
 
