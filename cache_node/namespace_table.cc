@@ -97,6 +97,10 @@ std::vector<std::shared_ptr<OpenedNamespace>> NamespaceTable::List(
 
 absl::Status NamespaceTable::Delete(const std::string& tenant, const std::string& name,
                                     DeletionObserver observer) {
+  // Not repeated in the message: they may be of any length.
+  if (!IsName(tenant) || !IsName(name)) {
+    return absl::NotFoundError("no namespace: tenant and name are [a-z0-9][a-z0-9._-]{0,62}");
+  }
   MutexLock lock(&mutex_);
   auto it = by_name_.find({tenant, name});
   if (it == by_name_.end()) {
