@@ -207,7 +207,7 @@ grpc::ServerUnaryReactor* AdminService::CreateNamespace(grpc::CallbackServerCont
   return Answer(context, plane_, Role::kAdmin, [&](const Identity& identity) -> absl::Status {
     bool created = false;
     TERRACE_ASSIGN_OR_RETURN(
-        const std::shared_ptr<Namespace> ns,
+        const std::shared_ptr<OpenedNamespace> ns,
         plane_.namespaces->Open(identity.tenant,
                                 {request->name(), request->layout(), request->hash_scheme()},
                                 /*create=*/true, &created));
@@ -237,7 +237,7 @@ grpc::ServerWriteReactor<v1::DeleteNamespaceProgress>* AdminService::DeleteNames
   return stream.get();
 }
 
-void AdminService::Describe(const Namespace& ns, const NamespaceUsage& usage,
+void AdminService::Describe(const OpenedNamespace& ns, const NamespaceUsage& usage,
                             v1::NamespaceInfo* out) {
   out->set_tenant(ns.tenant());
   out->set_name(ns.spec().name);

@@ -37,7 +37,7 @@ class AdminService final : public control::v1::Admin::CallbackService {
       const control::v1::DeleteNamespaceRequest* request) override;
 
  private:
-  static void Describe(const Namespace& ns, const NamespaceUsage& usage,
+  static void Describe(const OpenedNamespace& ns, const NamespaceUsage& usage,
                        control::v1::NamespaceInfo* out);
   // Whether `identity` may see blocks of that namespace.
   bool Sees(const Identity& identity, NamespaceId ns) const;

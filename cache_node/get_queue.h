@@ -31,7 +31,7 @@ class GetQueue {
  private:
   struct Request {
     uint64_t id = 0;
-    std::shared_ptr<Namespace> ns;  // null: unknown
+    std::shared_ptr<OpenedNamespace> ns;  // null: unknown
     absl::Duration deadline;
     std::vector<GetItem> items;
     size_t next = 0;  // the first item not yet answered

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "fmt/format.h"
+#include "google/protobuf/message.h"
 #include "proto/block.h"
 #include "proto/block_key.h"
 #include "proto/status.h"
@@ -14,6 +15,9 @@ namespace {
 constexpr size_t kMaxTextBytes = 256;
 constexpr int kMaxExtraEntries = 32;
 constexpr uint32_t kMaxShards = 65536;  // a key's shard has 16 bits
+// Enough to see what is wrong, and a message that gRPC still carries: its trailers have 8 KiB, in
+// which a byte may take three.
+constexpr size_t kEnoughDifferences = 1024;
 
 using Fields = std::map<std::string, std::string>;
 
@@ -41,6 +45,10 @@ Fields FieldsOf(const control::v1::Layout& layout, const control::v1::HashScheme
   return fields;
 }
 
+bool HasUnknownFields(const google::protobuf::Message& message) {
+  return !message.GetReflection()->GetUnknownFields(message).empty();
+}
+
 absl::Status Invalid(const std::string& field, const std::string& what) {
   return absl::InvalidArgumentError(fmt::format("{}: {}", field, what));
 }
@@ -49,6 +57,12 @@ absl::Status Invalid(const std::string& field, const std::string& what) {
 
 absl::Status ValidateDefinition(const control::v1::Layout& layout,
                                 const control::v1::HashScheme& scheme, uint32_t max_block_bytes) {
+  // What is not understood cannot be compared, and it would be kept with the rest, unbounded.
+  if (HasUnknownFields(layout))
+    return Invalid("layout", "has a field that this node does not know");
+  if (HasUnknownFields(scheme)) {
+    return Invalid("hash_scheme", "has a field that this node does not know");
+  }
   if (layout.extra_size() > kMaxExtraEntries) {
     return Invalid("layout.extra", fmt::format("more than {} entries", kMaxExtraEntries));
   }
@@ -85,15 +99,21 @@ std::string Differences(const control::v1::Layout& existing,
                         const control::v1::HashScheme& existing_scheme,
                         const control::v1::Layout& wanted,
                         const control::v1::HashScheme& wanted_scheme) {
-  Fields here = FieldsOf(existing, existing_scheme);
-  Fields there = FieldsOf(wanted, wanted_scheme);
+  const Fields here = FieldsOf(existing, existing_scheme);
+  const Fields there = FieldsOf(wanted, wanted_scheme);
   Fields both = here;
-  both.merge(Fields(there));
+  both.insert(there.begin(), there.end());
+  // An entry of `extra` may be missing, which is not the same as empty.
+  const auto show = [](const Fields& fields, const std::string& name) {
+    const auto it = fields.find(name);
+    return it == fields.end() ? std::string("absent") : fmt::format("'{}'", it->second);
+  };
   std::string text;
   for (const auto& [name, unused] : both) {
-    if (here[name] == there[name]) continue;
-    text += fmt::format("{}{} is '{}', not '{}'", text.empty() ? "" : "; ", name, here[name],
-                        there[name]);
+    const std::string is = show(here, name), wants = show(there, name);
+    if (is == wants) continue;
+    if (text.size() > kEnoughDifferences) return text + "; and more";
+    text += fmt::format("{}{} is {}, not {}", text.empty() ? "" : "; ", name, is, wants);
   }
   return text;
 }

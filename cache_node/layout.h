@@ -12,15 +12,15 @@
 namespace terrace {
 
 // InvalidArgument names the field and its bound. Texts have at most 256 bytes, `extra` at most 32
-// entries, blocks at most `max_block_bytes`.
+// entries, blocks at most `max_block_bytes`; there is no field that is not in control.proto.
 absl::Status ValidateDefinition(const control::v1::Layout& layout,
                                 const control::v1::HashScheme& scheme, uint32_t max_block_bytes);
 
 // The first eight bytes of the SHA-256 of every field of the layout, by name and in fixed order.
 uint64_t LayoutId(const control::v1::Layout& layout);
 
-// "block_tokens is 16, not 64; extra.rope is '', not 'yarn'": each field in which `wanted` differs
-// from `existing`. Empty when they agree.
+// "block_tokens is '16', not '64'; extra.rope is absent, not 'yarn'": the fields in which `wanted`
+// differs from `existing`, each or (in at most 2 KiB) the first of them. Empty when they agree.
 std::string Differences(const control::v1::Layout& existing,
                         const control::v1::HashScheme& existing_scheme,
                         const control::v1::Layout& wanted,

@@ -23,7 +23,7 @@ NamespaceId RandomNamespaceId() {
 
 }  // namespace
 
-Namespace::Namespace(std::string tenant, NamespaceSpec spec)
+OpenedNamespace::OpenedNamespace(std::string tenant, NamespaceSpec spec)
     : tenant_(std::move(tenant)),
       spec_(std::move(spec)),
       layout_id_(LayoutId(spec_.layout)),
@@ -31,21 +31,21 @@ Namespace::Namespace(std::string tenant, NamespaceSpec spec)
   std::ranges::copy(RandomBytes(secret_.size()), secret_.begin());
 }
 
-bool Namespace::RunIfLive(absl::FunctionRef<void()> work) {
+bool OpenedNamespace::RunIfLive(absl::FunctionRef<void()> work) {
   MutexLock lock(&life_mutex_);
   if (!live()) return false;
   work();
   return true;
 }
 
-void Namespace::BeginDeletion() {
+void OpenedNamespace::BeginDeletion() {
   MutexLock lock(&life_mutex_);
   live_.store(false, std::memory_order_release);
 }
 
-absl::StatusOr<std::shared_ptr<Namespace>> NamespaceTable::Open(const std::string& tenant,
-                                                                const NamespaceSpec& spec,
-                                                                bool create, bool* created) {
+absl::StatusOr<std::shared_ptr<OpenedNamespace>> NamespaceTable::Open(const std::string& tenant,
+                                                                      const NamespaceSpec& spec,
+                                                                      bool create, bool* created) {
   *created = false;
   if (!IsName(spec.name)) {
     return absl::InvalidArgumentError("name: expected [a-z0-9][a-z0-9._-]{0,62}");
@@ -70,22 +70,24 @@ absl::StatusOr<std::shared_ptr<Namespace>> NamespaceTable::Open(const std::strin
     return absl::ResourceExhaustedError(
         fmt::format("the node has {} namespaces already (--max-namespaces)", by_name_.size()));
   }
-  auto made = std::make_shared<Namespace>(tenant, spec);
+  auto made = std::make_shared<OpenedNamespace>(tenant, spec);
   by_name_[{tenant, spec.name}] = made;
   by_id_[made->id().value] = made;
   *created = true;
   return made;
 }
 
-std::shared_ptr<Namespace> NamespaceTable::Find(const std::string& tenant, NamespaceId id) const {
+std::shared_ptr<OpenedNamespace> NamespaceTable::Find(const std::string& tenant,
+                                                      NamespaceId id) const {
   MutexLock lock(&mutex_);
   auto it = by_id_.find(id.value);
   if (it == by_id_.end() || !it->second->live() || it->second->tenant() != tenant) return nullptr;
   return it->second;
 }
 
-std::vector<std::shared_ptr<Namespace>> NamespaceTable::List(const std::string& tenant) const {
-  std::vector<std::shared_ptr<Namespace>> list;
+std::vector<std::shared_ptr<OpenedNamespace>> NamespaceTable::List(
+    const std::string& tenant) const {
+  std::vector<std::shared_ptr<OpenedNamespace>> list;
   MutexLock lock(&mutex_);
   for (const auto& [name, entry] : by_name_) {
     if (tenant.empty() || name.first == tenant) list.push_back(entry);
@@ -95,12 +97,16 @@ std::vector<std::shared_ptr<Namespace>> NamespaceTable::List(const std::string& 
 
 absl::Status NamespaceTable::Delete(const std::string& tenant, const std::string& name,
                                     DeletionObserver observer) {
+  // Not repeated in the message: they may be of any length.
+  if (!IsName(tenant) || !IsName(name)) {
+    return absl::NotFoundError("no namespace: tenant and name are [a-z0-9][a-z0-9._-]{0,62}");
+  }
   MutexLock lock(&mutex_);
   auto it = by_name_.find({tenant, name});
   if (it == by_name_.end()) {
     return absl::NotFoundError(fmt::format("tenant '{}' has no namespace '{}'", tenant, name));
   }
-  Namespace& target = *it->second;
+  OpenedNamespace& target = *it->second;
   auto [deletion, begun] = deletions_.try_emplace(target.id().value);
   if (begun) {
     target.BeginDeletion();

@@ -29,9 +29,9 @@ struct NamespaceSpec {
 };
 
 // One namespace. Everything but its life is fixed when it is created.
-class Namespace {
+class OpenedNamespace {
  public:
-  Namespace(std::string tenant, NamespaceSpec spec);
+  OpenedNamespace(std::string tenant, NamespaceSpec spec);
 
   NamespaceId id() const { return id_; }
   const std::string& tenant() const { return tenant_; }
@@ -75,13 +75,13 @@ class NamespaceTable {
   // InvalidArgument names the field that is wrong in itself; FailedPrecondition each field that
   // differs from the existing definition, or that it is being deleted; NotFound;
   // ResourceExhausted at the bound on namespaces.
-  absl::StatusOr<std::shared_ptr<Namespace>> Open(const std::string& tenant,
-                                                  const NamespaceSpec& spec, bool create,
-                                                  bool* created);
+  absl::StatusOr<std::shared_ptr<OpenedNamespace>> Open(const std::string& tenant,
+                                                        const NamespaceSpec& spec, bool create,
+                                                        bool* created);
   // Null unless it is there, live, and the tenant's own.
-  std::shared_ptr<Namespace> Find(const std::string& tenant, NamespaceId id) const;
+  std::shared_ptr<OpenedNamespace> Find(const std::string& tenant, NamespaceId id) const;
   // Of one tenant, or of all when `tenant` is empty; ordered by tenant and name.
-  std::vector<std::shared_ptr<Namespace>> List(const std::string& tenant) const;
+  std::vector<std::shared_ptr<OpenedNamespace>> List(const std::string& tenant) const;
 
   // Begins to forget a namespace and its blocks, or joins when that is under way; the work is
   // done by ForgetSome. NotFound; ResourceExhausted when 64 callers watch already.
@@ -94,7 +94,7 @@ class NamespaceTable {
 
  private:
   struct Deletion {
-    std::shared_ptr<Namespace> target;
+    std::shared_ptr<OpenedNamespace> target;
     DeletionProgress progress;
     bool counted = false;  // progress.total is known
     std::vector<DeletionObserver> observers;
@@ -106,8 +106,8 @@ class NamespaceTable {
   const uint64_t max_namespaces_;
   const uint32_t max_block_bytes_;
   mutable Mutex mutex_;
-  absl::btree_map<Name, std::shared_ptr<Namespace>> by_name_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, std::shared_ptr<Namespace>> by_id_ ABSL_GUARDED_BY(mutex_);
+  absl::btree_map<Name, std::shared_ptr<OpenedNamespace>> by_name_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, std::shared_ptr<OpenedNamespace>> by_id_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, Deletion> deletions_ ABSL_GUARDED_BY(mutex_);
 };
 

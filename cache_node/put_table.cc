@@ -53,7 +53,7 @@ void PutTable::Reserve(const std::shared_ptr<Session>& session, uint64_t request
 std::vector<ReserveReplyFrame::Item> PutTable::ReservePlaces(
     const std::shared_ptr<Session>& session, uint64_t request_id, NamespaceId ns_id,
     std::span<const ReserveItem> items, uint32_t deadline_ms) {
-  const std::shared_ptr<Namespace> ns = plane_.namespaces->Find(session->tenant, ns_id);
+  const std::shared_ptr<OpenedNamespace> ns = plane_.namespaces->Find(session->tenant, ns_id);
   const absl::Duration deadline = RequestDeadline(plane_.clock->Now(), deadline_ms);
   std::vector<ReserveReplyFrame::Item> places(items.size());
 

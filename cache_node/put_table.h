@@ -41,7 +41,7 @@ class PutTable {
     uint64_t request_id = 0;  // of the Reserve, then of the Value
     uint16_t index = 0;       // of the Value
     std::shared_ptr<Session> session;
-    std::shared_ptr<Namespace> ns;
+    std::shared_ptr<OpenedNamespace> ns;
     uint16_t opaque_bytes = 0;
     absl::Duration deadline;
     Reservation place;

@@ -26,6 +26,11 @@ bool EqualInConstantTime(const Digest& a, const Digest& b) {
 }
 
 absl::Status ParseRoles(std::string_view text, Identity* identity) {
+  constexpr size_t kLongestRoles = std::string_view("worker,admin").size();
+  // Not shown: where words stand in the wrong order, this one is the token.
+  if (text.size() > kLongestRoles) {
+    return absl::InvalidArgumentError("the second word is no list of roles: worker or admin");
+  }
   for (absl::string_view role : absl::StrSplit(absl::string_view(text.data(), text.size()), ',')) {
     if (role == "worker") {
       identity->worker = true;

@@ -141,7 +141,7 @@ grpc::ServerUnaryReactor* SessionService::OpenNamespace(
                              Authorize(*context, *plane_.security, Role::kWorker));
     bool created = false;
     TERRACE_ASSIGN_OR_RETURN(
-        const std::shared_ptr<Namespace> ns,
+        const std::shared_ptr<OpenedNamespace> ns,
         plane_.namespaces->Open(identity.tenant,
                                 {request->name(), request->layout(), request->hash_scheme()},
                                 request->create(), &created));

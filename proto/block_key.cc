@@ -71,9 +71,10 @@ std::string ToString(const BlockKey& key) {
 
 absl::StatusOr<BlockKey> ParseBlockKey(std::string_view text) {
   constexpr size_t kNamespaceHex = 16, kDigestHex = 64;
+  constexpr size_t kShown = 100;  // more than a key has; a message stays short
   const auto malformed = [&](std::string_view why) {
-    return absl::InvalidArgumentError(
-        fmt::format("'{}' is not a key ({}): expected <16 hex>:<64 hex>:<shard>", text, why));
+    return absl::InvalidArgumentError(fmt::format(
+        "'{}' is not a key ({}): expected <16 hex>:<64 hex>:<shard>", text.substr(0, kShown), why));
   };
   if (text.size() < kNamespaceHex + kDigestHex + 3 || text[kNamespaceHex] != ':' ||
       text[kNamespaceHex + 1 + kDigestHex] != ':') {

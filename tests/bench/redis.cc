@@ -30,10 +30,9 @@ absl::StatusOr<std::unique_ptr<RedisServer>> RedisServer::Start() {
   for (int attempt = 0; attempt < 10; ++attempt) {
     const int port = 20000 + static_cast<int>(random() % 10000);
     TERRACE_ASSIGN_OR_RETURN(
-        testing::ChildProcess process,
-        testing::ChildProcess::Start({"redis-server", "--port", std::to_string(port), "--bind",
-                                      "127.0.0.1", "--save", "", "--appendonly", "no",
-                                      "--daemonize", "no"}));
+        ChildProcess process,
+        ChildProcess::Start({"redis-server", "--port", std::to_string(port), "--bind", "127.0.0.1",
+                             "--save", "", "--appendonly", "no", "--daemonize", "no"}));
     // Redis ends at once when the port is taken; otherwise it says that it is ready.
     while (true) {
       auto line = process.WaitForLine("", absl::Seconds(10));

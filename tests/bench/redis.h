@@ -18,13 +18,12 @@ class RedisServer {
   // NotFound when redis-server is not installed.
   static absl::StatusOr<std::unique_ptr<RedisServer>> Start();
   int port() const { return port_; }
-  const testing::ChildProcess& process() const { return process_; }
+  const ChildProcess& process() const { return process_; }
 
  private:
-  RedisServer(testing::ChildProcess process, int port)
-      : process_(std::move(process)), port_(port) {}
+  RedisServer(ChildProcess process, int port) : process_(std::move(process)), port_(port) {}
 
-  testing::ChildProcess process_;
+  ChildProcess process_;
   int port_;
 };
 

@@ -43,7 +43,7 @@ absl::StatusOr<Measurement> RedisContender::Run(size_t bytes, int depth, bool pu
     names.push_back(fmt::format("block:{:032}", next_++ % filled_));
     memory.push_back(arena_.Next(block_bytes_));
   }
-  const absl::Duration cpu_before = testing::OwnCpuTime() + server_->process().CpuTime();
+  const absl::Duration cpu_before = OwnCpuTime() + server_->process().CpuTime();
   const absl::Duration start = Clock::Real()->Now();
   if (put) {
     TERRACE_RETURN_IF_ERROR(client_->Set(names, {memory.begin(), memory.end()}, depth));
@@ -52,7 +52,7 @@ absl::StatusOr<Measurement> RedisContender::Run(size_t bytes, int depth, bool pu
   }
   const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - start);
   const double gigabytes = static_cast<double>(count * block_bytes_) / 1e9;
-  const absl::Duration cpu = testing::OwnCpuTime() + server_->process().CpuTime() - cpu_before;
+  const absl::Duration cpu = OwnCpuTime() + server_->process().CpuTime() - cpu_before;
   return Measurement{gigabytes / seconds, absl::ToDoubleSeconds(cpu) / gigabytes};
 }
 

@@ -79,23 +79,21 @@ MutableByteSpan ColdArena::Next(size_t bytes) {
   return {base_ + next_ - bytes, bytes};
 }
 
-TerraceContender::TerraceContender(testing::ChildProcess node, std::unique_ptr<Client> client)
+TerraceContender::TerraceContender(ChildProcess node, std::unique_ptr<Client> client)
     : node_(std::move(node)), client_(std::move(client)), arena_(kArenaBytes) {}
 
 absl::StatusOr<std::unique_ptr<TerraceContender>> TerraceContender::Start(
     const std::string& bin_folder, uint64_t host_bytes) {
   TERRACE_ASSIGN_OR_RETURN(
-      testing::ChildProcess node,
-      testing::ChildProcess::Start({bin_folder + "/terraced", "--listen", "127.0.0.1:0",
-                                    "--http-listen", "127.0.0.1:0", "--transport", "tcp",
-                                    "--host-bytes", std::to_string(host_bytes)}));
+      ChildProcess node, ChildProcess::Start({bin_folder + "/terraced", "--listen", "127.0.0.1:0",
+                                              "--http-listen", "127.0.0.1:0", "--transport", "tcp",
+                                              "--host-bytes", std::to_string(host_bytes)}));
   TERRACE_ASSIGN_OR_RETURN(std::string ready,
                            node.WaitForLine("terraced ready", absl::Seconds(120)));
   TERRACE_ASSIGN_OR_RETURN(
       std::unique_ptr<Client> client,
-      Client::Connect({.address = testing::Field(ready, "control").value_or(""),
-                       .name = "terrace-bench",
-                       .transport = "tcp"}));
+      Client::Connect(
+          {.address = Field(ready, "control"), .name = "terrace-bench", .transport = "tcp"}));
   std::unique_ptr<TerraceContender> contender(
       new TerraceContender(std::move(node), std::move(client)));
   TERRACE_RETURN_IF_ERROR(contender->client_->RegisterMemory(contender->arena_.all()));
@@ -153,12 +151,12 @@ absl::StatusOr<Measurement> TerraceContender::Run(size_t bytes, int depth, bool 
       client_->Get(ns_, {{.key = key, .destination = {memory}}}, std::move(options));
     }
   });
-  const absl::Duration cpu_before = testing::OwnCpuTime() + node_.CpuTime();
+  const absl::Duration cpu_before = OwnCpuTime() + node_.CpuTime();
   const absl::Duration start = Clock::Real()->Now();
   TERRACE_RETURN_IF_ERROR(pump.Run(depth));
   const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - start);
   const double gigabytes = static_cast<double>(count * block_bytes) / 1e9;
-  const absl::Duration cpu = testing::OwnCpuTime() + node_.CpuTime() - cpu_before;
+  const absl::Duration cpu = OwnCpuTime() + node_.CpuTime() - cpu_before;
   return Measurement{gigabytes / seconds, absl::ToDoubleSeconds(cpu) / gigabytes};
 }
 

@@ -48,11 +48,11 @@ class TerraceContender {
   absl::StatusOr<Measurement> Match128(int calls);
 
  private:
-  TerraceContender(testing::ChildProcess node, std::unique_ptr<Client> client);
+  TerraceContender(ChildProcess node, std::unique_ptr<Client> client);
   absl::StatusOr<Measurement> Run(size_t bytes, int depth, bool put);
   BlockKey KeyOf(uint64_t number) const;
 
-  testing::ChildProcess node_;
+  ChildProcess node_;
   std::unique_ptr<Client> client_;
   ColdArena arena_;
   Namespace ns_;

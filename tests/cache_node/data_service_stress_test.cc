@@ -49,7 +49,7 @@ class DataServiceStress : public testing::Test {
     for (DataThread& thread : data_) thread.transport->Shutdown(absl::Seconds(10));
   }
 
-  std::shared_ptr<Namespace> Open(const std::string& name) {
+  std::shared_ptr<OpenedNamespace> Open(const std::string& name) {
     bool created = false;
     auto ns = namespaces_.Open("tenant", {name, TestLayout(kBlockBytes, kSegments), {}},
                                /*create=*/true, &created);
@@ -64,7 +64,7 @@ class DataServiceStress : public testing::Test {
   SessionTable sessions_{Clock::Real(), NodeLimits()};
   std::unique_ptr<Mover> mover_;
   std::vector<DataThread> data_;
-  std::shared_ptr<Namespace> kept_;
+  std::shared_ptr<OpenedNamespace> kept_;
 };
 
 // One worker's connection. Every block that it is given is judged.
@@ -79,7 +79,7 @@ class Worker {
   }
 
   // False when the connection was lost: the session has been ended.
-  bool Step(const Namespace& ns) {
+  bool Step(const OpenedNamespace& ns) {
     const WireKey key = TestKey(random_() % kKeys);
     switch (random_() % 6) {
       case 0:
@@ -99,7 +99,7 @@ class Worker {
   int judged() const { return judged_; }
 
  private:
-  bool Reserve(const Namespace& ns, const WireKey& key) {
+  bool Reserve(const OpenedNamespace& ns, const WireKey& key) {
     auto reply =
         client_->Call<ReserveReplyFrame>(1, ReserveFrame{ns.id(), 1000, {{key, ns.shape(), 0, 0}}});
     if (!reply) return false;
@@ -116,7 +116,7 @@ class Worker {
         .has_value();
   }
 
-  bool Put(const Namespace& ns, const WireKey& key) {
+  bool Put(const OpenedNamespace& ns, const WireKey& key) {
     std::vector<std::byte> value = PatternValue(key, kBlockBytes);
     const std::vector<std::byte> envelope =
         Encoded(MakeEnvelope(ns.id(), key, ns.layout_id(), kSegments, value));
@@ -126,7 +126,7 @@ class Worker {
         .has_value();
   }
 
-  bool Match(const Namespace& ns, const WireKey& key) {
+  bool Match(const OpenedNamespace& ns, const WireKey& key) {
     auto reply = client_->Call<MatchReplyFrame>(4, MatchFrame{ns.id(), true, 20, {key}});
     if (reply && reply->lease != 0 && random_() % 2 == 0) {
       client_->Send(0, ReleaseFrame{reply->lease});
@@ -134,7 +134,7 @@ class Worker {
     return reply.has_value();
   }
 
-  bool Get(const Namespace& ns, const WireKey& key) {
+  bool Get(const OpenedNamespace& ns, const WireKey& key) {
     client_->Send(5, GetFrame{ns.id(), 1000, {{key}}});
     const std::optional<Received> reply = client_->Next();
     if (!reply) return false;
@@ -170,7 +170,7 @@ TEST_F(DataServiceStress, EverybodyAtOnce) {
         ASSERT_TRUE(worker.Connect(session.token));
         // Sometimes the session ends under the worker's feet.
         for (int steps = 20 + static_cast<int>(random() % 60); steps > 0 && left > 0; --steps) {
-          std::shared_ptr<Namespace> ns = random() % 3 == 0 ? Open("fleeting") : kept_;
+          std::shared_ptr<OpenedNamespace> ns = random() % 3 == 0 ? Open("fleeting") : kept_;
           if (!worker.Step(ns == nullptr ? *kept_ : *ns)) break;
           --left;
         }

@@ -46,6 +46,7 @@ TEST(CredentialsTest, ErrorsHaveALineAndNoToken) {
       {"alpha root secret-0123456789\n", "'root' is not a role"},
       {"alpha worker, secret-0123456789\n", "'' is not a role"},
       {"alpha worker secret\n", "16 to 256"},
+      {"alpha secret-0123456789 worker\n", "line 1: the second word"},
       {"a worker secret-0123456789\nb worker secret-0123456789\n", "line 2: this token"},
   };
   for (const auto& c : cases) {

@@ -136,8 +136,9 @@ NamespaceSpec Spec(const std::string& name) {
 
 class NamespaceTableTest : public testing::Test {
  protected:
-  absl::StatusOr<std::shared_ptr<Namespace>> Open(const std::string& tenant,
-                                                  const NamespaceSpec& spec, bool create = true) {
+  absl::StatusOr<std::shared_ptr<OpenedNamespace>> Open(const std::string& tenant,
+                                                        const NamespaceSpec& spec,
+                                                        bool create = true) {
     return table_.Open(tenant, spec, create, &created_);
   }
   bool created_ = false;
@@ -174,9 +175,32 @@ TEST_F(NamespaceTableTest, EachDifferenceIsNamed) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   const std::string message(status.message());
   EXPECT_THAT(message, HasSubstr("block_tokens is '16', not '64'"));
-  EXPECT_THAT(message, HasSubstr("extra.rope is '', not 'yarn'"));
+  EXPECT_THAT(message, HasSubstr("extra.rope is absent, not 'yarn'"));
   EXPECT_THAT(message, HasSubstr("seed_fingerprint is '', not 'beef'"));
   EXPECT_THAT(message, testing::Not(HasSubstr("model")));
+}
+
+TEST_F(NamespaceTableTest, AnEmptyEntryIsNotAMissingOne) {
+  ASSERT_TRUE(Open("alpha", Spec("chat")).ok());
+  NamespaceSpec other = Spec("chat");
+  (*other.layout.mutable_extra())["rope"] = "";
+  EXPECT_EQ(Open("alpha", other).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(NamespaceTableTest, NoMessageIsTooLongForGrpc) {
+  NamespaceSpec spec = Spec("chat");
+  for (int i = 0; i < 32; ++i) {
+    (*spec.layout.mutable_extra())[std::to_string(i)] = std::string(256, 'x');
+  }
+  ASSERT_TRUE(Open("alpha", spec).ok());
+  for (auto& [name, value] : *spec.layout.mutable_extra()) value = std::string(256, 'y');
+  const std::string long_name(1 << 20, 'n');
+  for (const absl::Status& status :
+       {Open("alpha", spec).status(), table_.Delete("alpha", long_name, nullptr),
+        table_.Delete(long_name, "chat", nullptr), ParseBlockKey(long_name).status()}) {
+    EXPECT_FALSE(status.ok());
+    EXPECT_LT(status.message().size(), 8192u / 3) << status;
+  }
 }
 
 TEST_F(NamespaceTableTest, DefinitionsAreBounded) {
@@ -193,6 +217,9 @@ TEST_F(NamespaceTableTest, DefinitionsAreBounded) {
       [](NamespaceSpec* s) {
         for (int i = 0; i < 33; ++i) (*s->layout.mutable_extra())[std::to_string(i)] = "x";
       },
+      // A field 100 of a later version: it may be what tells two layouts apart.
+      [](NamespaceSpec* s) { s->layout.MergeFromString("\xa0\x06\x01"); },
+      [](NamespaceSpec* s) { s->hash_scheme.MergeFromString("\xa0\x06\x01"); },
   };
   for (const auto& spoil : wrongs) {
     NamespaceSpec spec = Spec("chat");
@@ -233,7 +260,7 @@ TEST(LayoutTest, EveryFieldChangesTheId) {
 
 TEST_F(NamespaceTableTest, DeletionForgetsEverythingAndTellsProgress) {
   std::unique_ptr<TieredStore> store = MakeStore();
-  std::shared_ptr<Namespace> ns = *Open("alpha", Spec("chat"));
+  std::shared_ptr<OpenedNamespace> ns = *Open("alpha", Spec("chat"));
   for (uint64_t i = 0; i < 1500; ++i) PutBlock(store.get(), ns->id(), i);
   const BlockKey kept = PutBlock(store.get(), {ns->id().value + 1}, 1);
 

@@ -15,7 +15,7 @@
 #include "proto/clock.h"
 #include "tests/cache_node/certificates.h"
 #include "tests/cache_node/node_fixture.h"
-#include "tests/cache_node/process.h"
+#include "tests/support/child_process.h"
 #include "tests/support/listening.h"
 
 namespace terrace {
@@ -37,15 +37,16 @@ struct Ended {
 };
 
 Ended RunToEnd(const std::vector<std::string>& argv) {
-  Process process(argv);
+  ChildProcess process = *ChildProcess::Start(argv);
   const std::optional<int> code = process.Wait();
   return {code, process.output(), process.errors()};
 }
 
 // A started node and the addresses of its ready line.
 struct RunningNode {
-  explicit RunningNode(std::vector<std::string> more = {}) : process(Command(std::move(more))) {
-    ready = process.ReadLine().value_or("");
+  explicit RunningNode(std::vector<std::string> more = {})
+      : process(*ChildProcess::Start(Command(std::move(more)))) {
+    ready = process.WaitForLine("terraced ready").value_or("");
     control = Field(ready, "control");
     data = Field(ready, "data");
     http = Field(ready, "http");
@@ -59,7 +60,7 @@ struct RunningNode {
     return response ? response->body : "";
   }
 
-  Process process;
+  ChildProcess process;
   std::string ready, control, data, http;
 };
 
@@ -199,12 +200,12 @@ TEST(TerracedTest, AnIdleNodeUsesNoCpu) {
   ASSERT_NE(node.control, "");
   ControlSession session(PlainChannel(node.control));  // idle workers cost next to nothing, too
   ASSERT_TRUE(session.ok());
-  const double before = node.process.cpu_seconds();
+  const absl::Duration before = node.process.CpuTime();
   const absl::Duration start = Clock::Real()->Now();
   control::v1::SessionEvent event;  // heartbeats tell the time
   while (Clock::Real()->Now() - start < absl::Seconds(2)) ASSERT_TRUE(session.Next(&event));
-  const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - start);
-  EXPECT_LT((node.process.cpu_seconds() - before) / seconds, 0.01);
+  const absl::Duration elapsed = Clock::Real()->Now() - start;
+  EXPECT_LT(absl::FDivDuration(node.process.CpuTime() - before, elapsed), 0.01);
 }
 
 TEST(TerracedTest, SigtermDuringTrafficFinishesAndEndsWithZero) {
@@ -279,12 +280,11 @@ TEST(FrozenWorkerTest, IsNoticedAndItsSessionEnds) {
   ASSERT_NE(node.control, "");
   char self[4096] = {};
   ASSERT_GT(readlink("/proc/self/exe", self, sizeof(self) - 1), 0);
-  Process worker(
+  ChildProcess worker = *ChildProcess::Start(
       {self, "--gtest_filter=FrozenWorkerTest.DISABLED_Worker", "--gtest_also_run_disabled_tests"},
       {"TERRACE_TEST_CONTROL=" + node.control});
-  std::optional<std::string> line;
-  while ((line = worker.ReadLine()) && *line != "worker is up") continue;
-  ASSERT_TRUE(line) << worker.errors();
+  const auto line = worker.WaitForLine("worker is up");
+  ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_THAT(node.Metrics(), HasSubstr("\nterrace_sessions 1\n"));
   EXPECT_THAT(node.Metrics(), HasSubstr("\nterrace_connections 1\n"));
   worker.Signal(SIGSTOP);

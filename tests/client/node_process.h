@@ -1,11 +1,10 @@
 // A real node in a process of its own, for tests of what goes through UCX and gRPC.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "tests/cache_node/process.h"
+#include "tests/support/child_process.h"
 
 namespace terrace {
 
@@ -16,10 +15,10 @@ class NodeProcess {
   }
 
   const std::string& address() const { return address_; }
-  void Signal(int number) { process_->Signal(number); }
+  void Signal(int number) { process_.Signal(number); }
   // Kills it, and starts another at the same address.
   void Restart() {
-    process_.reset();
+    process_ = ChildProcess();
     Start(address_);
   }
 
@@ -30,12 +29,12 @@ class NodeProcess {
                                      "--max-block-bytes=8MiB",    "--transport=tcp",
                                      "--node-id=under-test"};
     argv.insert(argv.end(), more_.begin(), more_.end());
-    process_ = std::make_unique<Process>(argv);
-    address_ = Field(process_->ReadLine().value_or(""), "control");
+    process_ = *ChildProcess::Start(argv);
+    address_ = Field(*process_.WaitForLine("terraced ready"), "control");
   }
 
   const std::vector<std::string> more_;
-  std::unique_ptr<Process> process_;
+  ChildProcess process_;
   std::string address_;
 };
 

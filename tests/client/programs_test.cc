@@ -23,7 +23,7 @@ struct Result {
 
 Result RunProgram(const std::string& name, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), BinaryPath(name));
-  Process process(arguments);
+  ChildProcess process = *ChildProcess::Start(arguments);
   const std::optional<int> code = process.Wait();
   return {code, process.output(), process.errors()};
 }
@@ -149,8 +149,9 @@ TEST_F(ProgramsTest, LoadReplaysATrace) {
 }
 
 TEST_F(ProgramsTest, LoadEndsCleanlyWhenInterrupted) {
-  Process load({BinaryPath("terrace-load"), "--address=" + node_.address(), "--seconds=600",
-                "--json=" + json_path_});
+  ChildProcess load =
+      *ChildProcess::Start({BinaryPath("terrace-load"), "--address=" + node_.address(),
+                            "--seconds=600", "--json=" + json_path_});
   // Once its namespace is there it runs, and hears signals.
   const absl::Duration until = Clock::Real()->Now() + absl::Seconds(60);
   while (Ctl({"top", "--count=1"}).output.find("host") == std::string::npos) {
