@@ -111,7 +111,7 @@ class LoopbackEnd : public Transport {
                           : absl::OkStatus();
   }
   void Unregister(MutableByteSpan) override {}
-  bool streams() const override { return true; }
+  bool streams() const override { return options_.streams; }
   TransportStats Stats() const override { return counters_.Read("loopback"); }
   void Shutdown(absl::Duration deadline) override;
 

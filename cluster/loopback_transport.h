@@ -24,6 +24,7 @@ struct LoopbackTransportOptions {
   uint32_t max_queued_messages = 4096;
   // Payloads arrive in pieces of this size.
   uint32_t piece_bytes = 64 << 10;
+  bool streams = true;  // what streams() says; nothing else depends on it here
 };
 
 std::unique_ptr<Transport> CreateLoopbackTransport(LoopbackNetwork* network,

@@ -212,6 +212,98 @@ TEST_F(ClientTest, LeaseIsReleasedOnce) {
   match->lease.Release();  // outlives the client
 }
 
+TEST_F(ClientTest, ALeaseCoversAllOfAMatchOrIsNone) {
+  const Chain chain = MakeChain({true, true}, {0, 1});
+  node_.set_leases_left(1);  // each shard asks for its own
+  auto match = client_->Match(chain, {.lease = absl::Seconds(5)});
+  EXPECT_EQ(match->blocks, 2u);
+  EXPECT_FALSE(match->lease);
+  ASSERT_TRUE(client_->Match(chain).ok());  // frames arrive in order
+  EXPECT_EQ(node_.releases(), 1u);
+}
+
+TEST_F(ClientTest, APutOfOneBlockAsksFirstAfterOneThatWasNotWanted) {
+  const auto put_one = [&](uint32_t n) {
+    const std::vector<std::byte> bytes = Bytes(Key(n));
+    Operation put = client_->Put(node_.ns(), {{Key(n), {bytes}, {}}}, {absl::Seconds(30)});
+    put.Wait();
+    EXPECT_EQ(put.results()[0].outcome, Outcome::kOk) << put.results()[0].message;
+  };
+  put_one(1);
+  EXPECT_EQ(node_.reserves(), 0u);
+  put_one(1);  // the node has it
+  for (uint32_t n = 2; n < 17; ++n) put_one(n);
+  EXPECT_EQ(node_.reserves(), 15u);
+  put_one(17);
+  EXPECT_EQ(node_.reserves(), 15u);
+}
+
+// As over RDMA: the envelope goes in the frame.
+TEST_F(ClientTest, PutsOverATransportThatDoesNotStream) {
+  client_ = node_.Connect({}, {.streams = false});
+  std::vector<std::vector<std::byte>> blocks;
+  for (uint32_t n = 1; n <= 3; ++n) blocks.push_back(Bytes(Key(n)));
+  Operation one = client_->Put(node_.ns(), {{Key(1), {blocks[0]}, {}}});
+  Operation two = client_->Put(node_.ns(), {{Key(2), {blocks[1]}, {}}, {Key(3), {blocks[2]}, {}}});
+  one.Wait();
+  two.Wait();
+  EXPECT_EQ(one.succeeded() + two.succeeded(), 3u);
+  EXPECT_EQ(node_.envelopes_in_frames(), 3u);
+  for (uint32_t n = 1; n <= 3; ++n) {
+    std::vector<std::byte> landed(blocks[0].size());
+    Operation get = client_->Get(node_.ns(), {{Key(n), {MutableByteSpan(landed)}}});
+    get.Wait();
+    EXPECT_EQ(get.succeeded(), 1u);
+    EXPECT_EQ(landed, blocks[n - 1]);
+  }
+}
+
+TEST_F(ClientTest, RefusedOperationsAreNotPolled) {
+  ClientOptions options;
+  options.max_operations = 1;
+  client_ = node_.Connect(options);
+  node_.Hold();
+  std::vector<std::byte> landed(node_.ns().shape.length);
+  Operation first = client_->Get(node_.ns(), {{Key(1), {MutableByteSpan(landed)}}},
+                                 {.timeout = absl::Seconds(30), .notify = true});
+  Operation refused = client_->Get(node_.ns(), {{Key(2), {MutableByteSpan(landed)}}},
+                                   {.timeout = absl::Seconds(30), .notify = true});
+  ASSERT_TRUE(refused.done());
+  EXPECT_EQ(refused.results()[0].outcome, Outcome::kOverloaded);
+  node_.AwaitHeld(1);
+  node_.Unhold();
+  first.Wait();
+  std::vector<Operation> done;
+  while (done.empty()) client_->Poll(&done, 10);
+  EXPECT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].id(), first.id());
+}
+
+// Blocks that wait for room do not hold up a question about other blocks.
+TEST_F(ClientTest, AMatchOvertakesBlocksThatWaitForRoom) {
+  SessionLimits limits;
+  limits.max_bytes_in_flight = node_.ns().shape.length;
+  node_.set_limits(limits);
+  client_ = node_.Connect();
+  const Chain chain = MakeChain({true, true});
+  node_.Hold();
+  std::vector<std::byte> landed(node_.ns().shape.length);
+  std::vector<Operation> gets;
+  for (int i = 0; i < 3; ++i) {  // room for the first
+    gets.push_back(client_->Get(node_.ns(), {{Key(1), {MutableByteSpan(landed)}}},
+                                {.timeout = absl::Seconds(30)}));
+  }
+  node_.AwaitHeld(1);
+  std::thread releaser([this] {
+    node_.AwaitHeld(2);  // the match
+    node_.Unhold();
+  });
+  auto match = client_->Match(chain, {.timeout = absl::Seconds(30)});
+  releaser.join();
+  EXPECT_EQ(match->blocks, 2u);
+  for (const Operation& get : gets) get.Wait();
+}
+
 TEST_F(ClientTest, PrefetchBringsTheRunAndNothingBehindIt) {
   const Chain chain = MakeChain({true, true, false, true});
   const size_t length = node_.ns().shape.length;

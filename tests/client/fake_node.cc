@@ -96,13 +96,14 @@ FakeNode::FakeNode() {
 
 FakeNode::~FakeNode() { transport_->Shutdown(absl::Seconds(1)); }
 
-std::unique_ptr<Client> FakeNode::Connect(ClientOptions options) {
+std::unique_ptr<Client> FakeNode::Connect(ClientOptions options,
+                                          LoopbackTransportOptions transport_options) {
   auto control = std::make_unique<Control>(this);
   control_ = control.get();
   ClientParts parts;
   parts.control = std::move(control);
-  parts.make_transport = [this](TransportHandler* handler) {
-    auto transport = CreateLoopbackTransport(network_.get(), {}, handler);
+  parts.make_transport = [this, transport_options](TransportHandler* handler) {
+    auto transport = CreateLoopbackTransport(network_.get(), transport_options, handler);
     client_transport_ = transport.get();
     return transport;
   };
@@ -143,6 +144,21 @@ size_t FakeNode::values_received() {
   MutexLock lock(&mutex_);
   return values_;
 }
+size_t FakeNode::reserves() {
+  MutexLock lock(&mutex_);
+  return reserves_;
+}
+
+size_t FakeNode::envelopes_in_frames() {
+  MutexLock lock(&mutex_);
+  return envelopes_in_frames_;
+}
+
+void FakeNode::set_leases_left(uint64_t count) {
+  MutexLock lock(&mutex_);
+  leases_left_ = count;
+}
+
 size_t FakeNode::releases() {
   MutexLock lock(&mutex_);
   return releases_;
@@ -259,7 +275,10 @@ void FakeNode::Answer(ConnectionId connection, const Frame& frame) {
         if (!blocks_.contains({match->ns, key.digest, key.shard})) break;
         reply.tiers.push_back(key.shard == 0 ? Tier::kHost : Tier::kSsd);
       }
-      if (match->lease_ms > 0 && !reply.tiers.empty()) reply.lease = next_lease_++;
+      if (match->lease_ms > 0 && !reply.tiers.empty() && leases_left_ > 0) {
+        --leases_left_;
+        reply.lease = next_lease_++;
+      }
     }
     Reply(connection, frame.request_id, reply);
   } else if (const auto* get = std::get_if<GetFrame>(&frame.body)) {
@@ -268,6 +287,7 @@ void FakeNode::Answer(ConnectionId connection, const Frame& frame) {
     ReserveReplyFrame reply;
     {
       MutexLock lock(&mutex_);
+      ++reserves_;
       for (const ReserveItem& item : reserve->items) {
         const BlockKey key{reserve->ns, item.key.digest, item.key.shard};
         if (blocks_.contains(key)) {
@@ -346,6 +366,7 @@ WireStatus FakeNode::Landed(const ValueFrame& value, const absl::Status& status)
   ++values_;
   std::vector<std::byte> bytes = node.mapped().bytes;
   std::vector<std::byte> encoded = value.envelope;
+  if (!encoded.empty()) ++envelopes_in_frames_;
   if (encoded.empty()) {  // it came behind the bytes
     encoded.assign(bytes.begin() + ns_.shape.length, bytes.end());
     bytes.resize(ns_.shape.length);

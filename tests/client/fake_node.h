@@ -30,7 +30,8 @@ class FakeNode : public TransportHandler {
   ~FakeNode() override;
 
   // A client connected to it; fails the test when that fails.
-  std::unique_ptr<Client> Connect(ClientOptions options = {});
+  std::unique_ptr<Client> Connect(ClientOptions options = {},
+                                  LoopbackTransportOptions transport = {});
   // The namespace that every client of it opens.
   Namespace ns() const { return ns_; }
 
@@ -38,6 +39,8 @@ class FakeNode : public TransportHandler {
   bool Holds(const BlockKey& key);
   size_t values_received();
   size_t releases();
+  size_t reserves();             // frames
+  size_t envelopes_in_frames();  // of the values received
   size_t cancels();
   size_t hellos();
 
@@ -45,6 +48,7 @@ class FakeNode : public TransportHandler {
   void set_alter(std::function<void(FakeReply*)> alter);
   void set_value_status(WireStatus status);
   void set_hello_status(WireStatus status);
+  void set_leases_left(uint64_t count);  // later ones are refused
   // Requests are kept instead of answered, until Unhold answers them all. Values that arrive
   // meanwhile are taken and never answered.
   void Hold();
@@ -106,6 +110,8 @@ class FakeNode : public TransportHandler {
   uint64_t next_session_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t next_reservation_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t next_lease_ ABSL_GUARDED_BY(mutex_) = 1;
+  uint64_t leases_left_ ABSL_GUARDED_BY(mutex_) = UINT64_MAX;
+  size_t reserves_ ABSL_GUARDED_BY(mutex_) = 0, envelopes_in_frames_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t values_ ABSL_GUARDED_BY(mutex_) = 0, releases_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t cancels_ ABSL_GUARDED_BY(mutex_) = 0, hellos_ ABSL_GUARDED_BY(mutex_) = 0;
 

@@ -5,7 +5,9 @@ Exit 1 when a target crashed; the input is left in build/fuzz/findings and belon
 into tests/fuzz/corpus, where it replays in every ./dev test.
 """
 import argparse
+import concurrent.futures
 import json
+import os
 import pathlib
 import random
 import shutil
@@ -47,12 +49,16 @@ def main():
         print("soak fuzz: no targets in build/fuzz/fuzz; run ./dev soak fuzz", file=sys.stderr)
         return 2
     seconds = 10 if arguments.short else 600
-    results = []
-    for program in programs:
-        print(f"soak fuzz: {program.name}, {seconds} s, seed {arguments.seed}", flush=True)
-        results.append(run_target(program, seconds, arguments.seed))
-        print(f"  {results[-1]['executions']:,} executions, "
-              f"{'CRASHED' if results[-1]['crashed'] else 'no finding'}", flush=True)
+    print(f"soak fuzz: {len(programs)} targets, {seconds} s each, seed {arguments.seed}", flush=True)
+
+    def run_and_tell(program):
+        result = run_target(program, seconds, arguments.seed)
+        print(f"  {result['target']}: {result['executions']:,} executions, "
+              f"{'CRASHED' if result['crashed'] else 'no finding'}", flush=True)
+        return result
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:  # one target per core
+        results = list(pool.map(run_and_tell, programs))
     crashed = sum(r["crashed"] for r in results)
     if arguments.json:
         pathlib.Path(arguments.json).write_text(
