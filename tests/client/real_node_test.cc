@@ -97,6 +97,26 @@ TEST_F(RealNodeTest, WhatWasPutIsMatchedAndRead) {
   EXPECT_THAT(client_->Stats().transport, HasSubstr("tcp"));
 }
 
+TEST_F(RealNodeTest, BlocksThatArePutOneByOne) {
+  const Chain chain = MakeChain(8);
+  bytes_.assign(chain.blocks(), std::vector<std::byte>(kBlockBytes));
+  for (size_t i = 0; i < chain.blocks(); ++i) Payload(chain.key(i)).Fill(bytes_[i]);
+  for (int round = 0; round < 2; ++round) {
+    std::vector<Operation> puts;
+    for (size_t i = 0; i < 8; ++i) {
+      puts.push_back(client_->Put(ns_, {{chain.key(i), {ByteSpan(bytes_[i])}, {}}},
+                                  {.timeout = absl::Seconds(10)}));
+    }
+    for (const Operation& put : puts) {
+      put.Wait();
+      EXPECT_EQ(put.results()[0].outcome, Outcome::kOk) << put.results()[0].message;
+      EXPECT_EQ(put.results()[0].existed, round == 1);
+    }
+  }
+  EXPECT_EQ(GetAll(chain).succeeded(), 8u);
+  EXPECT_EQ(landed_, bytes_);
+}
+
 TEST_F(RealNodeTest, RangesAndPrefetch) {
   const Chain chain = MakeChain(8);
   PutAll(chain);

@@ -91,7 +91,19 @@ class Worker {
     if (match.ok()) lease_ = std::move(match->lease);
   }
 
+  // Together, which asks the node first, or each on its own, which does not.
   void PutThem() {
+    if (random_() % 2 == 0) {
+      std::vector<Operation> operations;
+      for (size_t i = 0; i < kBatch; ++i) {
+        Payload(chain_->key(i)).Fill(blocks_[i]);
+        operations.push_back(
+            client_->Put(ns_, {{.key = chain_->key(i), .source = {blocks_[i]}, .metadata = {}}},
+                         {.timeout = timeout_}));
+      }
+      for (const Operation& operation : operations) Finish(operation, false);
+      return;
+    }
     std::vector<PutRequest> puts;
     for (size_t i = 0; i < kBatch; ++i) {
       Payload(chain_->key(i)).Fill(blocks_[i]);
@@ -112,7 +124,7 @@ class Worker {
     const absl::Duration start = Clock::Real()->Now();
     operation.Wait();
     Ended(start);
-    for (size_t i = 0; i < kBatch; ++i) {
+    for (size_t i = 0; i < operation.results().size(); ++i) {
       switch (operation.results()[i].outcome) {
         case Outcome::kOk:
           ++ok_;
