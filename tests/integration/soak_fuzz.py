@@ -43,10 +43,14 @@ def main():
     parser.add_argument("--short", action="store_true", help="ten seconds a target")
     parser.add_argument("--seed", type=int, default=random.randrange(1, 1 << 31))
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--only", metavar="NAME", action="append",
+                        help="this target (may be given several times)")
     arguments = parser.parse_args()
     programs = sorted((ROOT / "build/fuzz/fuzz").glob("fuzz_*"))
+    if arguments.only:
+        programs = [p for p in programs if p.name.removeprefix("fuzz_") in arguments.only]
     if not programs:
-        print("soak fuzz: no targets in build/fuzz/fuzz; run ./dev soak fuzz", file=sys.stderr)
+        print("soak fuzz: no such targets in build/fuzz/fuzz", file=sys.stderr)
         return 2
     seconds = 10 if arguments.short else 600
     print(f"soak fuzz: {len(programs)} targets, {seconds} s each, seed {arguments.seed}", flush=True)
