@@ -11,7 +11,7 @@
 namespace terrace {
 namespace {
 
-constexpr size_t kThreads = 2;
+constexpr size_t kThreads = 8;          // a slow reader holds one
 constexpr size_t kMaxBodyBytes = 1024;  // nobody has anything to send
 constexpr time_t kPatienceSeconds = 2;
 constexpr char kTextFormat[] = "text/plain; version=0.0.4; charset=utf-8";

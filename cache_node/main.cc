@@ -13,6 +13,7 @@
 #include "fmt/format.h"
 #include "proto/clock.h"
 #include "proto/log.h"
+#include "proto/program.h"
 #include "proto/units.h"
 #include "proto/version.h"
 
@@ -23,30 +24,31 @@ constexpr int kExitConfig = 2;
 constexpr int kExitStart = 1;
 
 int Fail(const absl::Status& status, int code) {
-  fmt::print(stderr, "terraced: {}\n", std::string(status.message()));
+  PrintTo(stderr, "terraced: {}\n", std::string(status.message()));
   return code;
 }
 
 void PrintMemory(std::FILE* out, const NodeOptions& options) {
   uint64_t sum = 0;
   for (const MemoryBudgetItem& item : MemoryBudget(options)) {
-    fmt::print(out, "memory: {:>10}  {}\n", FormatBytes(item.bytes), item.name);
+    PrintTo(out, "memory: {:>10}  {}\n", FormatBytes(item.bytes), item.name);
     sum += item.bytes;
   }
-  fmt::print(out, "memory: {:>10}  in all\n", FormatBytes(sum));
+  PrintTo(out, "memory: {:>10}  in all\n", FormatBytes(sum));
 }
 
 int CheckConfig(const NodeOptions& options) {
   const absl::StatusOr<Security> security = Security::Load(options);
   if (!security.ok()) return Fail(security.status(), kExitConfig);
-  fmt::print("node:     {}, terrace {}\n", options.node_id, kVersion);
-  fmt::print("control:  {}\ndata:     {}, {} threads, transport {}\nhttp:     {}\n", options.listen,
-             options.data_listen, options.data_threads, options.transport, options.http_listen);
-  fmt::print("security: {}\n", security->Describe());
+  PrintTo(stdout, "node:     {}, terrace {}\n", options.node_id, kVersion);
+  PrintTo(stdout, "control:  {}\ndata:     {}, {} threads, transport {}\nhttp:     {}\n",
+          options.listen, options.data_listen, options.data_threads, options.transport,
+          options.http_listen);
+  PrintTo(stdout, "security: {}\n", security->Describe());
   PrintMemory(stdout, options);
   // A node that runs already may have it.
   if (absl::Status there = HostMemory::Check(options.host_bytes); !there.ok()) {
-    fmt::print(stderr, "terraced: warning: --host-bytes: {}\n", std::string(there.message()));
+    PrintTo(stderr, "terraced: warning: --host-bytes: {}\n", std::string(there.message()));
   }
   return 0;
 }
@@ -59,8 +61,8 @@ class Progress {
     const absl::Duration pace = terminal_ ? absl::Milliseconds(100) : absl::Seconds(1);
     if (now - last_ < pace && !(done == all && terminal_)) return;
     last_ = now;
-    fmt::print(stderr, "{}touching memory: {} of {}{}", terminal_ ? "\r" : "", FormatBytes(done),
-               FormatBytes(all), terminal_ && done < all ? "  " : "\n");
+    PrintTo(stderr, "{}touching memory: {} of {}{}", terminal_ ? "\r" : "", FormatBytes(done),
+            FormatBytes(all), terminal_ && done < all ? "  " : "\n");
   }
 
  private:
@@ -100,7 +102,7 @@ int Run(const NodeOptions& options) {
       options, {.progress = [&](uint64_t done, uint64_t all) { progress.Tell(done, all); }});
   if (!node.ok()) return Fail(node.status(), kExitStart);
   StopSignal::Arm();
-  fmt::print("terraced ready {}\n", (*node)->Describe());
+  PrintTo(stdout, "terraced ready {}\n", (*node)->Describe());
   std::fflush(stdout);
 
   StopSignal::Wait();
@@ -123,4 +125,6 @@ int Main(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace terrace
 
-int main(int argc, char** argv) { return terrace::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return terrace::RunProgram("terraced", &terrace::Main, argc, argv);
+}

@@ -130,8 +130,9 @@ absl::Status NodeOptions::Validate() const {
                                                "--max-block-bytes ({})",
                                                host_bytes, max_block_bytes));
   }
-  if (node_id.empty() || node_id.size() > 255) {
-    return Invalid("--node-id", "expected 1 to 255 characters");
+  if (node_id.empty() || node_id.size() > 255 ||
+      !std::ranges::all_of(node_id, [](char c) { return c > ' ' && c < 127 && c != '"'; })) {
+    return Invalid("--node-id", "expected 1 to 255 printable characters without spaces");
   }
   if (limits.max_lease < absl::Milliseconds(1) || limits.max_lease > absl::Hours(1)) {
     return Invalid("--max-lease", "expected 1ms to 1h");

@@ -114,9 +114,9 @@ absl::StatusOr<Credentials> Credentials::Parse(std::string_view text) {
 
 absl::StatusOr<Credentials> Credentials::Load(const std::string& path) {
   struct stat info;
-  if (stat(path.c_str(), &info) == 0 && (info.st_mode & S_IROTH) != 0) {
-    return absl::FailedPreconditionError(
-        fmt::format("'{}' may be read by everybody on this machine: chmod o-rwx it", path));
+  if (stat(path.c_str(), &info) == 0 && (info.st_mode & (S_IROTH | S_IWOTH | S_IWGRP)) != 0) {
+    return absl::FailedPreconditionError(fmt::format(
+        "'{}' may be read by everybody or written by others: chmod g-w,o-rwx it", path));
   }
   TERRACE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   absl::StatusOr<Credentials> credentials = Parse(text);

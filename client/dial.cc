@@ -1,5 +1,7 @@
 #include "client/dial.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <sstream>
 
@@ -16,7 +18,7 @@ namespace {
 absl::StatusOr<std::string> ReadFile(const std::string& path, const char* what) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
-  if (!in || !(text << in.rdbuf())) {
+  if (!in || (in.peek() != EOF && !(text << in.rdbuf()))) {
     return absl::InvalidArgumentError(fmt::format("cannot read the {} '{}'", what, path));
   }
   return text.str();
@@ -78,6 +80,13 @@ absl::StatusOr<Dialed> Dial(const DialOptions& options) {
   if (!options.token_file.empty()) {
     TERRACE_ASSIGN_OR_RETURN(std::string token, ReadFile(options.token_file, "token file"));
     absl::StripAsciiWhitespace(&token);
+    // Never shown: it may be somebody's secret in the wrong file.
+    const auto printable = [](char c) { return c > ' ' && c < 127; };
+    if (token.empty() || !std::all_of(token.begin(), token.end(), printable)) {
+      return absl::InvalidArgumentError(
+          fmt::format("the token file '{}' holds no token: one word of printable characters",
+                      options.token_file));
+    }
     dialed.authorization = absl::StrCat("Bearer ", token);
   }
   dialed.channel = grpc::CreateCustomChannel(options.address, credentials, Arguments());

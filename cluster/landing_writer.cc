@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "proto/program.h"
 
 namespace terrace {
 
@@ -16,7 +17,7 @@ LandingWriter::LandingWriter(Landing landing, uint64_t payload_bytes)
   for (MutableByteSpan piece : landing_.pieces) room += piece.size();
   if (landing_.pieces.empty() || room == payload_bytes) return;
   // The handler broke the contract; going on would write where nobody asked for bytes.
-  fmt::print(stderr, "landing of {} bytes for a payload of {}\n", room, payload_bytes);
+  PrintTo(stderr, "landing of {} bytes for a payload of {}\n", room, payload_bytes);
   std::abort();
 }
 

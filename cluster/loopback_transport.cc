@@ -17,6 +17,7 @@
 #include "fmt/format.h"
 #include "proto/block.h"
 #include "proto/mutex.h"
+#include "proto/program.h"
 #include "proto/status.h"
 
 namespace terrace {
@@ -468,7 +469,7 @@ std::unique_ptr<Transport> CreateLoopbackTransport(LoopbackNetwork* network,
                                                    TransportHandler* handler) {
   auto end = std::make_unique<LoopbackEnd>(static_cast<Network*>(network), options, handler);
   if (const absl::Status started = end->Start(); !started.ok()) {
-    fmt::print(stderr, "loopback transport: {}\n", started.ToString());
+    PrintTo(stderr, "loopback transport: {}\n", started.ToString());
     std::abort();  // a test's process has no threads left
   }
   return end;

@@ -2,9 +2,13 @@
 
 #include <cstdio>
 #include <iostream>
+#include <memory>
+#include <set>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "fmt/format.h"
+#include "proto/program.h"
 #include "proto/units.h"
 #include "proto/version.h"
 
@@ -36,6 +40,28 @@ CLI::Option* AddParsed(CLI::App* app, const std::string& name, T* target, const 
       ->default_str(default_text)
       ->take_last();
 }
+
+// A key once, with one value: CLI11 itself takes the last of several, and reads what is not there
+// of an empty list.
+class StrictConfig : public CLI::ConfigTOML {
+ public:
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(input);
+    // A section's beginning and end; what stands in it keeps its name.
+    std::erase_if(items, [](const auto& item) { return item.name == "++" || item.name == "--"; });
+    std::set<std::string> seen;
+    for (const CLI::ConfigItem& item : items) {
+      const std::string name = item.fullname();
+      if (item.inputs.size() != 1 || !seen.insert(name).second) {
+        throw CLI::ConfigError(name + ": exactly one value is needed", kCode);
+      }
+    }
+    return items;
+  }
+
+ private:
+  static constexpr CLI::ExitCodes kCode = CLI::ExitCodes::ConfigError;
+};
 
 }  // namespace
 
@@ -86,11 +112,6 @@ void Flags::AddString(const std::string& name, std::string* target, const std::s
                     ->take_last();
 }
 
-void Flags::AddStrings(const std::string& name, std::vector<std::string>* target,
-                       const std::string& help) {
-  impl_->last = impl_->app->add_option(name, *target, help)->type_name("TEXT");
-}
-
 void Flags::AddChoice(const std::string& name, std::string* target, const std::string& help,
                       const std::vector<std::string>& choices) {
   impl_->last = impl_->app->add_option(name, *target, help)
@@ -110,6 +131,7 @@ void Flags::AddConfigFile() {
       ->check(CLI::ExistingFile)
       ->type_name("FILE");
   impl_->app->allow_config_extras(CLI::config_extras_mode::error);
+  impl_->app->config_formatter(std::make_shared<StrictConfig>());
 }
 
 void Flags::Footer(const std::string& text) { impl_->app->footer(text); }
@@ -130,8 +152,14 @@ std::optional<int> Flags::Parse(int argc, const char* const* argv) {
   } catch (const CLI::Success& help) {
     return impl_->app->exit(help, std::cout, std::cerr);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "{}: {}\nTry '{} --help'.\n", impl_->app->get_name(), error.what(),
-               impl_->app->get_name());
+    std::string what = error.what();
+    constexpr std::string_view kUnknown = "INI was not able to parse ";
+    if (what.starts_with(kUnknown)) {
+      what = fmt::format("the configuration file has '{}', which is no flag",
+                         what.substr(kUnknown.size()));
+    }
+    PrintTo(stderr, "{}: {}\nTry '{} --help'.\n", impl_->app->get_name(), what,
+            impl_->app->get_name());
     return 2;
   }
   return std::nullopt;

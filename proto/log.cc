@@ -1,18 +1,45 @@
 #include "proto/log.h"
 
-#include "spdlog/sinks/stdout_color_sinks.h"
+#include <poll.h>
+#include <unistd.h>
+
+#include "proto/mutex.h"
+#include "spdlog/details/null_mutex.h"
+#include "spdlog/sinks/base_sink.h"
 #include "spdlog/spdlog.h"
 
 namespace terrace {
 namespace {
 
+// Standard error. A line that would block, since nobody reads the pipe, is lost: a log must not
+// stop what it tells about.
+class StandardError : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ protected:
+  void sink_it_(const spdlog::details::log_msg& line) override {
+    MutexLock lock(&mutex_);
+    spdlog::memory_buf_t text;
+    formatter_->format(line, text);
+    // A pipe that polls as writable takes this much at once.
+    constexpr size_t kMost = 4096;
+    if (text.size() > kMost) {
+      text.resize(kMost);
+      text[kMost - 1] = '\n';
+    }
+    pollfd writable{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+    if (poll(&writable, 1, /*timeout=*/0) != 1 || (writable.revents & POLLOUT) == 0) return;
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+  }
+  void flush_() override {}
+
+ private:
+  Mutex mutex_;
+};
+
 spdlog::logger& Logger() {
   // Never destroyed: threads may log while the process exits.
   static spdlog::logger* const logger = [] {
-    auto* created =
-        new spdlog::logger("terrace", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-    created->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%L%$ %v");
-    created->flush_on(spdlog::level::info);
+    auto* created = new spdlog::logger("terrace", std::make_shared<StandardError>());
+    created->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
     return created;
   }();
   return *logger;

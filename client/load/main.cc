@@ -14,6 +14,7 @@
 #include "proto/clock.h"
 #include "proto/flags.h"
 #include "proto/mutex.h"
+#include "proto/program.h"
 #include "proto/status.h"
 #include "proto/units.h"
 
@@ -130,7 +131,7 @@ class ProgressLine {
       wake_.Signal();
     }
     thread_.join();
-    if (terminal_) fmt::print(stderr, "\r\x1b[K");
+    if (terminal_) PrintTo(stderr, "\r\x1b[K");
   }
 
  private:
@@ -154,7 +155,7 @@ class ProgressLine {
                     static_cast<double>(progress_.hits.load()) / blocks,
                     static_cast<double>(bytes - last_bytes_) / 1e9 / seconds);
     last_bytes_ = bytes;
-    fmt::print(stderr, "{}{}{}", terminal_ ? "\r" : "", line, terminal_ ? "\x1b[K" : "\n");
+    PrintTo(stderr, "{}{}{}", terminal_ ? "\r" : "", line, terminal_ ? "\x1b[K" : "\n");
   }
 
   const ReplayProgress& progress_;
@@ -181,7 +182,7 @@ std::optional<int> ParseFlags(int argc, const char* const* argv, Options* option
   flags.AddUint("--limit", &options->limit, "requests of the trace at most; 0: all", 0,
                 uint64_t{1} << 40);
   flags.AddString("--seconds", &seconds, "how long to generate traffic");
-  flags.AddUint("--workers", &options->workers, "requests at a time", 1, 256);
+  flags.AddUint("--workers", &options->workers, "requests at a time", 1, 64);
   flags.AddBytes("--block-bytes", &options->block_bytes, "length of each block");
   flags.AddUint("--segments", &options->segments, "parts of a block with a checksum each", 1,
                 kMaxSegments);
@@ -189,15 +190,22 @@ std::optional<int> ParseFlags(int argc, const char* const* argv, Options* option
   flags.AddUint("--seed", &options->seed, "of the traffic and of its keys", 0, UINT64_MAX);
   flags.AddString("--json", &options->json, "write the summary as one JSON object to this file");
   flags.Footer(
-      "Exit code: 0 all is well; 1 wrong bytes, errors or stuck operations; 2 wrong usage or no "
-      "node;\n130 interrupted.");
+      "Exit code: 0 all is well (a timeout is a miss); 1 wrong bytes, errors or stuck operations;\n"
+      "2 wrong usage, no node or nothing to do; 130 interrupted.");
   if (std::optional<int> code = flags.Parse(argc, argv)) return code;
   absl::StatusOr<absl::Duration> parsed = ParseSeconds(seconds);
   if (!parsed.ok()) {
-    fmt::print(stderr, "terrace-load: --seconds: {}\n", std::string(parsed.status().message()));
+    PrintTo(stderr, "terrace-load: --seconds: {}\n", std::string(parsed.status().message()));
     return kExitUsage;
   }
   options->seconds = *parsed;
+  const BlockShape shape{
+      static_cast<uint32_t>(std::min<uint64_t>(options->block_bytes, UINT32_MAX)),
+      static_cast<uint32_t>(options->segments)};
+  if (absl::Status valid = Validate(shape); !valid.ok()) {
+    PrintTo(stderr, "terrace-load: --block-bytes, --segments: {}\n", std::string(valid.message()));
+    return kExitUsage;
+  }
   return std::nullopt;
 }
 
@@ -239,19 +247,25 @@ int Main(int argc, const char* const* argv) {
   if (std::optional<int> code = ParseFlags(argc, argv, &options)) return *code;
   ReplayReport report;
   if (absl::Status status = Run(options, &report); !status.ok()) {
-    fmt::print(stderr, "terrace-load: {}\n", std::string(status.message()));
+    PrintTo(stderr, "terrace-load: {}\n", std::string(status.message()));
     return kExitUsage;
   }
-  fmt::print("{}", Summary(report));
+  PrintTo(stdout, "{}", Summary(report));
   if (!options.json.empty()) {
     std::ofstream out(options.json);
     out << ToJson(report).dump(2) << "\n";
     if (!out.flush()) {
-      fmt::print(stderr, "terrace-load: cannot write --json {}\n", options.json);
+      PrintTo(stderr, "terrace-load: cannot write --json {}\n", options.json);
       return kExitUsage;
     }
   }
   if (stop) return kExitInterrupted;
+  if (report.requests == 0) {
+    PrintTo(stderr, "terrace-load: not one request was made; {}\n",
+            options.trace.empty() ? "--seconds is too short for blocks of this size"
+                                  : "--trace holds none");
+    return kExitUsage;
+  }
   const bool wrong = report.wrong_bytes + report.errors + report.stuck > 0;
   return wrong ? kExitWrong : 0;
 }
@@ -259,4 +273,6 @@ int Main(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace terrace
 
-int main(int argc, char** argv) { return terrace::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return terrace::RunProgram("terrace-load", &terrace::Main, argc, argv);
+}

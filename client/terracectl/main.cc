@@ -3,6 +3,7 @@
 
 #include "client/terracectl/commands.h"
 #include "fmt/format.h"
+#include "proto/program.h"
 
 namespace terrace::ctl {
 namespace {
@@ -35,15 +36,19 @@ int Main(int argc, const char* const* argv) {
   Flags* completion = root.AddCommand("completion", "print a completion script");
   commands.push_back({completion->AddCommand("bash", "eval \"$(terracectl completion bash)\""),
                       [&root]() -> absl::StatusOr<int> {
-                        fmt::print("{}", root.BashCompletion());
+                        PrintTo(stdout, "{}", root.BashCompletion());
                         return 0;
                       }});
   if (std::optional<int> code = root.Parse(argc, argv)) return *code;
+  if (options.timeout <= absl::ZeroDuration() || options.timeout > absl::Hours(24)) {
+    PrintTo(stderr, "terracectl: --timeout: more than nothing and at most 24h\n");
+    return kExitUsage;
+  }
   for (const Command& command : commands) {
     if (!command.flags->chosen()) continue;
     absl::StatusOr<int> code = command.run();
     if (code.ok()) return *code;
-    fmt::print(stderr, "{}", ErrorLine(code.status(), options));
+    PrintTo(stderr, "{}", ErrorLine(code.status(), options));
     return absl::IsInvalidArgument(code.status()) ? kExitUsage : kExitFailed;
   }
   return kExitUsage;
@@ -52,4 +57,6 @@ int Main(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace terrace::ctl
 
-int main(int argc, char** argv) { return terrace::ctl::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return terrace::RunProgram("terracectl", &terrace::ctl::Main, argc, argv);
+}

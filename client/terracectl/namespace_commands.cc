@@ -6,6 +6,7 @@
 #include "client/table.h"
 #include "client/terracectl/commands.h"
 #include "fmt/format.h"
+#include "proto/program.h"
 #include "proto/status.h"
 #include "proto/units.h"
 
@@ -35,7 +36,7 @@ void PrintNamespaces(const google::protobuf::RepeatedPtrField<wire::NamespaceInf
                   std::to_string(ns.layout().segments()), ns.layout().model(),
                   ns.deleting() ? "being deleted" : "open"});
   }
-  fmt::print("{}", table.Format());
+  PrintTo(stdout, "{}", table.Format());
 }
 
 absl::StatusOr<int> List(const GlobalOptions& options) {
@@ -43,7 +44,7 @@ absl::StatusOr<int> List(const GlobalOptions& options) {
   TERRACE_ASSIGN_OR_RETURN(wire::ListNamespacesReply reply,
                            connection.Call(&Stub::ListNamespaces, wire::ListNamespacesRequest()));
   if (options.json) {
-    fmt::print("{}", ToJson(reply));
+    PrintTo(stdout, "{}", ToJson(reply));
   } else {
     PrintNamespaces(reply.namespaces());
   }
@@ -64,13 +65,14 @@ absl::StatusOr<int> Create(const GlobalOptions& options, const Definition& defin
   layout->set_kv_heads(static_cast<uint32_t>(definition.kv_heads));
   layout->set_head_dim(static_cast<uint32_t>(definition.head_dim));
   layout->set_shards(static_cast<uint32_t>(definition.shards));
-  layout->set_block_bytes(static_cast<uint32_t>(definition.block_bytes));
+  layout->set_block_bytes(
+      static_cast<uint32_t>(std::min<uint64_t>(definition.block_bytes, UINT32_MAX)));
   layout->set_segments(static_cast<uint32_t>(definition.segments));
   TERRACE_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
   TERRACE_ASSIGN_OR_RETURN(wire::NamespaceInfo created,
                            connection.Call(&Stub::CreateNamespace, request));
   if (options.json) {
-    fmt::print("{}", ToJson(created));
+    PrintTo(stdout, "{}", ToJson(created));
   } else {
     google::protobuf::RepeatedPtrField<wire::NamespaceInfo> one;
     *one.Add() = std::move(created);
@@ -93,21 +95,21 @@ absl::StatusOr<int> Delete(const GlobalOptions& options, const std::string& name
   wire::DeleteNamespaceProgress progress;
   while (reader->Read(&progress)) {
     if (options.json) {
-      fmt::print("{}", ToJson(progress));
+      PrintTo(stdout, "{}", ToJson(progress));
     } else if (terminal) {
-      fmt::print(stderr, "\r{} of {} blocks forgotten\x1b[K",
-                 FormatCount(progress.blocks_forgotten()), FormatCount(progress.blocks_total()));
+      PrintTo(stderr, "\r{} of {} blocks forgotten\x1b[K", FormatCount(progress.blocks_forgotten()),
+              FormatCount(progress.blocks_total()));
     }
   }
-  if (terminal && !options.json) fmt::print(stderr, "\r\x1b[K");
+  if (terminal && !options.json) PrintTo(stderr, "\r\x1b[K");
   TERRACE_RETURN_IF_ERROR(FromGrpc(reader->Finish(), connection.address()));
   if (!progress.done()) {
     return absl::UnavailableError(
         fmt::format("the node at {} broke off; the deletion may go on", connection.address()));
   }
   if (!options.json) {
-    fmt::print("namespace {} is deleted, {} blocks forgotten\n", name,
-               FormatCount(progress.blocks_forgotten()));
+    PrintTo(stdout, "namespace {} is deleted, {} blocks forgotten\n", name,
+            FormatCount(progress.blocks_forgotten()));
   }
   return 0;
 }

@@ -8,6 +8,7 @@
 #include "nlohmann/json.hpp"
 #include "proto/block_key.h"
 #include "proto/clock.h"
+#include "proto/program.h"
 #include "proto/status.h"
 #include "proto/units.h"
 
@@ -38,10 +39,10 @@ absl::StatusOr<int> Ping(const GlobalOptions& options) {
                                    {"state", status.state()},
                                    {"version", status.version()},
                                    {"round_trip_ms", ms}};
-    fmt::print("{}\n", answer.dump());
+    PrintTo(stdout, "{}\n", answer.dump());
   } else {
-    fmt::print("{} at {} is {} (terrace {}), round trip {:.2f} ms\n", status.node_id(),
-               options.dial.address, status.state(), status.version(), ms);
+    PrintTo(stdout, "{} at {} is {} (terrace {}), round trip {:.2f} ms\n", status.node_id(),
+            options.dial.address, status.state(), status.version(), ms);
   }
   return 0;
 }
@@ -51,7 +52,7 @@ absl::StatusOr<int> ShowStatus(const GlobalOptions& options) {
   TERRACE_ASSIGN_OR_RETURN(wire::NodeStatus status,
                            connection.Call(&Stub::GetStatus, wire::GetStatusRequest()));
   if (options.json) {
-    fmt::print("{}", ToJson(status));
+    PrintTo(stdout, "{}", ToJson(status));
     return 0;
   }
   Table table;
@@ -75,7 +76,7 @@ absl::StatusOr<int> ShowStatus(const GlobalOptions& options) {
   for (const wire::MemoryItem& item : status.memory()) {
     table.AddRow({"  " + item.name(), FormatBytes(item.bytes())});
   }
-  fmt::print("{}", table.Format());
+  PrintTo(stdout, "{}", table.Format());
   return 0;
 }
 
@@ -89,7 +90,7 @@ absl::StatusOr<int> ShowTiers(const GlobalOptions& options) {
   TERRACE_ASSIGN_OR_RETURN(wire::GetTiersReply reply,
                            connection.Call(&Stub::GetTiers, wire::GetTiersRequest()));
   if (options.json) {
-    fmt::print("{}", ToJson(reply));
+    PrintTo(stdout, "{}", ToJson(reply));
     return 0;
   }
   Table table({"TIER", "BLOCKS", "VALUES", "OCCUPIED", "CAPACITY", "FULL", "HITS", "MISSES",
@@ -106,11 +107,11 @@ absl::StatusOr<int> ShowTiers(const GlobalOptions& options) {
                   FormatCount(tier.puts_no_space()), FormatCount(evicted),
                   fmt::format("{:.2f}", tier.turnovers())});
   }
-  fmt::print("{}", table.Format());
+  PrintTo(stdout, "{}", table.Format());
   for (const wire::TierInfo& tier : reply.tiers()) {
     for (const auto& [reason, blocks] : tier.evictions()) {
       if (blocks > 0) {
-        fmt::print("{}: {} evicted: {}\n", tier.tier(), FormatCount(blocks), reason);
+        PrintTo(stdout, "{}: {} evicted: {}\n", tier.tier(), FormatCount(blocks), reason);
       }
     }
   }
@@ -135,12 +136,12 @@ absl::StatusOr<int> ShowTop(const GlobalOptions& options, uint64_t count) {
   request.set_count(static_cast<uint32_t>(count));
   TERRACE_ASSIGN_OR_RETURN(wire::GetTopReply reply, connection.Call(&Stub::GetTop, request));
   if (options.json) {
-    fmt::print("{}", ToJson(reply));
+    PrintTo(stdout, "{}", ToJson(reply));
     return 0;
   }
   Table table = BlockTable();
   for (const wire::TopBlock& block : reply.blocks()) AddBlockRow(block, &table);
-  fmt::print("{}", table.Format());
+  PrintTo(stdout, "{}", table.Format());
   return 0;
 }
 
@@ -151,13 +152,13 @@ absl::StatusOr<int> ShowLocation(const GlobalOptions& options, const std::string
   request.set_key(key);
   TERRACE_ASSIGN_OR_RETURN(wire::LocateReply reply, connection.Call(&Stub::Locate, request));
   if (options.json) {
-    fmt::print("{}", ToJson(reply));
+    PrintTo(stdout, "{}", ToJson(reply));
   } else if (reply.resident()) {
     Table table = BlockTable();
     AddBlockRow(reply.block(), &table);
-    fmt::print("on {}\n{}", reply.node_id(), table.Format());
+    PrintTo(stdout, "on {}\n{}", reply.node_id(), table.Format());
   } else {
-    fmt::print("not on {}\n", reply.node_id());
+    PrintTo(stdout, "not on {}\n", reply.node_id());
   }
   return reply.resident() ? 0 : 1;
 }

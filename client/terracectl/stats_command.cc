@@ -8,6 +8,7 @@
 #include "client/table.h"
 #include "client/terracectl/commands.h"
 #include "fmt/format.h"
+#include "proto/program.h"
 #include "proto/status.h"
 
 namespace terrace::ctl {
@@ -49,10 +50,10 @@ absl::StatusOr<int> Show(const GlobalOptions& options, bool watch, absl::Duratio
     TERRACE_ASSIGN_OR_RETURN(wire::GetStatsReply now, connection.Call(&wire::Admin::Stub::GetStats,
                                                                       wire::GetStatsRequest()));
     if (options.json) {
-      fmt::print("{}", ToJson(now));
+      PrintTo(stdout, "{}", ToJson(now));
     } else {
-      if (watch && terminal) fmt::print("\x1b[H\x1b[2J");
-      fmt::print("{}", Format(now, first ? nullptr : &before));
+      if (watch && terminal) PrintTo(stdout, "\x1b[H\x1b[2J");
+      PrintTo(stdout, "{}", Format(now, first ? nullptr : &before));
     }
     fflush(stdout);
     if (!watch) return 0;

@@ -167,6 +167,49 @@ TEST(Load, SaysWhatIsWrong) {
   EXPECT_EQ(down.code, 2);
   EXPECT_THAT(down.errors, HasSubstr("no node answers at 127.0.0.1:1"));
   EXPECT_EQ(RunProgram("terrace-load", {"--block-bytes=lots"}).code, 2);
+  const Result huge = RunProgram("terrace-load", {"--block-bytes=4295032832"});
+  EXPECT_EQ(huge.code, 2);
+  EXPECT_THAT(huge.errors, HasSubstr("--block-bytes"));
+}
+
+TEST_F(ProgramsTest, LoadWithNothingToDoIsNotAllWell) {
+  const std::string empty = testing::TempDir() + "empty.jsonl";
+  std::ofstream(empty).flush();
+  const Result run = Load({"--trace=" + empty});
+  EXPECT_EQ(run.code, 2);
+  EXPECT_THAT(run.errors, HasSubstr("--trace holds none"));
+}
+
+TEST_F(ProgramsTest, LostOutputIsAnError) {
+  for (const char* program : {"terracectl status", "terracectl stats", "terraced --check-config"}) {
+    const std::string words = program;
+    const std::string name = words.substr(0, words.find(' '));
+    std::string command = BinaryPath(name) + words.substr(name.size());
+    if (name == "terracectl") command += " --address=" + node_.address();
+    ChildProcess shell = *ChildProcess::Start({"/bin/sh", "-c", command + " > /dev/full"});
+    EXPECT_EQ(shell.Wait(), 1) << program;
+    EXPECT_THAT(shell.errors(), HasSubstr("standard output could not be written")) << program;
+  }
+  // A node whose messages nobody takes starts all the same.
+  ChildProcess node = *ChildProcess::Start(
+      {"/bin/sh", "-c",
+       "exec " + BinaryPath("terraced") +
+           " --listen=127.0.0.1:0 --http-listen=127.0.0.1:0 --host-bytes=64MiB "
+           "--max-block-bytes=8MiB --transport=tcp 2> /dev/full"});
+  EXPECT_TRUE(node.WaitForLine("terraced ready").ok());
+  node.Signal(SIGTERM);
+  EXPECT_EQ(node.Wait(), 0);
+}
+
+TEST(Ctl, ATokenFileThatHoldsNoTokenIsNamedAndNotShown) {
+  const std::string path = testing::TempDir() + "token";
+  for (const char* text : {"", "two words", "two\nlines-of-secret", "caf\xc3\xa9"}) {
+    std::ofstream(path) << text;
+    const Result result = RunProgram("terracectl", {"--token-file=" + path, "ping"});
+    EXPECT_EQ(result.code, 2) << text;
+    EXPECT_THAT(result.errors, HasSubstr("the token file '" + path + "' holds no token"));
+    EXPECT_THAT(result.errors, testing::Not(HasSubstr("secret")));
+  }
 }
 
 }  // namespace

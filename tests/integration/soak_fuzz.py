@@ -53,7 +53,8 @@ def main():
         print("soak fuzz: no such targets in build/fuzz/fuzz", file=sys.stderr)
         return 2
     seconds = 10 if arguments.short else 600
-    print(f"soak fuzz: {len(programs)} targets, {seconds} s each, seed {arguments.seed}", flush=True)
+    print(f"soak fuzz: {len(programs)} targets, {seconds} s each, seed {arguments.seed}",
+          flush=True)
 
     def run_and_tell(program):
         result = run_target(program, seconds, arguments.seed)

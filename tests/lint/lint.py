@@ -106,7 +106,9 @@ def function_findings(lines):
             opens = re.match(r"^(\s{0,4})\S.*\{$", line)
             if opens and not re.match(r"\s*(class|struct|namespace|enum|union|extern)\b", line):
                 if ")" in line or (number > 1 and ")" in lines[number - 2]):
-                    start, indent = number, opens[1]
+                    # A constructor's initialisers stand four columns right of it.
+                    initialisers = line.lstrip().startswith(":")
+                    start, indent = number, opens[1][4:] if initialisers else opens[1]
         elif line.startswith(indent + "}"):
             if number - start > MAX_FUNCTION:
                 yield start, f"function has {number - start} lines, more than {MAX_FUNCTION}"

@@ -91,6 +91,18 @@ TEST_F(FlagsTest, ATypoInTheConfigFileIsNamed) {
   EXPECT_NE(error_.find("nonexistent"), std::string::npos) << error_;
 }
 
+TEST_F(FlagsTest, AKeyOfTheConfigFileStandsOnceWithOneValue) {
+  for (const char* text : {"size = []\n", "count = []\n", "name = []\n", "count = [1, 2]\n",
+                           "count = 1 2\n", "count = 1\nloud = true\ncount = 2\n"}) {
+    const std::string path = ConfigFile(text);
+    EXPECT_EQ(Parse({"--config", path.c_str()}), 2) << text;
+    EXPECT_NE(error_.find("exactly one value is needed"), std::string::npos) << error_;
+  }
+  const std::string path = ConfigFile("[section]\nsize = \"1MiB\"\n");
+  EXPECT_EQ(Parse({"--config", path.c_str()}), 2);
+  EXPECT_NE(error_.find("'section.size', which is no flag"), std::string::npos) << error_;
+}
+
 TEST(FlagsCommands, OneMustBeChosenAndCompletionKnowsThem) {
   Flags flags("tool", "A tool.");
   bool json = false;
