@@ -33,9 +33,9 @@ absl::Status ValidateListener(const NodeOptions& options, const char* flag,
   absl::StatusOr<HostPort> address = ParseHostPort(text);
   if (!address.ok()) return Invalid(flag, std::string(address.status().message()));
   if (options.secured() || IsLoopback(address->host)) return absl::OkStatus();
-  return Invalid(flag, fmt::format("{} is not a loopback address, and anyone who reaches it could "
-                                   "read and write the cache; listen on 127.0.0.1, or give "
-                                   "--credentials with --tls-cert and --tls-key",
+  return Invalid(flag, fmt::format("{} is not a loopback address, and this node keeps no "
+                                   "stranger out; listen on 127.0.0.1, or give --credentials with "
+                                   "--tls-cert and --tls-key",
                                    text));
 }
 

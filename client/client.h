@@ -5,9 +5,12 @@
 //   auto chain = terrace::Chain::FromTokens(*ns, tokens);
 //   auto match = (*client)->Match(*chain);              // match->blocks: leading hits
 //   std::vector<terrace::GetRequest> gets = ...;        // key + where its bytes go
-//   terrace::Operation op = (*client)->Get(*ns, std::move(gets), {.timeout =
-//   absl::Milliseconds(50)}); op.Wait();                                          // bounded by the
-//   timeout for (const terrace::BlockResult& r : op.results()) if (r.outcome == Outcome::kOk) ...
+//   terrace::Operation op = (*client)->Get(*ns, std::move(gets), options);
+//   op.Wait();                                          // bounded by options.timeout
+//   for (const terrace::BlockResult& r : op.results())
+//     if (r.outcome == terrace::Outcome::kOk) ...
+//
+// docs/client.md has a whole program. C++20.
 //
 // Rules that hold everywhere:
 // - A miss is an outcome, not an error. An unreachable node is a miss.

@@ -1,5 +1,6 @@
 #include "cluster/ucx_context.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <ucs/config/global_opts.h>
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "fmt/format.h"
@@ -78,6 +80,14 @@ void Quieten() {
   if (!InEnvironment("LOG_LEVEL")) ucs_global_opts_set_value("LOG_LEVEL", "fatal");
   if (!InEnvironment("HANDLE_ERRORS")) {
     for (int fault : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) ucs_debug_disable_signal(fault);
+  }
+  // As it was loaded UCX took a signal that switches its debug output on.
+  struct sigaction action {};
+  Dl_info owner{};
+  if (!InEnvironment("DEBUG_SIGNO") && sigaction(SIGHUP, nullptr, &action) == 0 &&
+      dladdr(reinterpret_cast<void*>(action.sa_handler), &owner) != 0 &&
+      std::string_view(owner.dli_fname).find("libucs") != std::string_view::npos) {
+    signal(SIGHUP, SIG_DFL);
   }
 }
 

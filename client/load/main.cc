@@ -58,6 +58,10 @@ double HitRate(const ReplayReport& report) {
   return static_cast<double>(report.hit_blocks()) / static_cast<double>(report.blocks_requested);
 }
 
+bool Wrong(const ReplayReport& report) {
+  return report.wrong_bytes + report.errors + report.stuck + report.unreachable > 0;
+}
+
 double Rate(const ReplayReport& report) {
   return static_cast<double>(report.requests) / absl::ToDoubleSeconds(report.elapsed);
 }
@@ -74,6 +78,7 @@ nlohmann::json ToJson(const ReplayReport& report) {
           {"errors", report.errors},
           {"first_error", report.first_error},
           {"timeouts", report.timeouts},
+          {"unreachable", report.unreachable},
           {"stuck", report.stuck},
           {"no_space", report.no_space},
           {"elapsed_s", absl::ToDoubleSeconds(report.elapsed)},
@@ -113,10 +118,13 @@ std::string Summary(const ReplayReport& report) {
   number("get p99", report.get_latency.Quantile(0.99), 0, "us per operation");
   count("no space", report.no_space, "puts");
   count("timeouts", report.timeouts);
+  count("unreachable", report.unreachable, "requests without a node");
   count("wrong bytes", report.wrong_bytes);
   count("errors", report.errors, report.first_error.c_str());
   count("stuck", report.stuck);
-  return table.Format();
+  const std::string verdict = Wrong(report) ? "NOT all is well: see above"
+                                            : "all is well: every byte that came back was right";
+  return table.Format() + "\n" + verdict + "\n";
 }
 
 // A line on standard error that is written over while it is a terminal, and rare while it is not.
@@ -190,7 +198,8 @@ std::optional<int> ParseFlags(int argc, const char* const* argv, Options* option
   flags.AddUint("--seed", &options->seed, "of the traffic and of its keys", 0, UINT64_MAX);
   flags.AddString("--json", &options->json, "write the summary as one JSON object to this file");
   flags.Footer(
-      "Exit code: 0 all is well (a timeout is a miss); 1 wrong bytes, errors or stuck operations;\n"
+      "Exit code: 0 all is well (a timeout is a miss); 1 wrong bytes, errors, stuck operations or "
+      "a node lost;\n"
       "2 wrong usage, no node or nothing to do; 130 interrupted.");
   if (std::optional<int> code = flags.Parse(argc, argv)) return code;
   absl::StatusOr<absl::Duration> parsed = ParseSeconds(seconds);
@@ -245,6 +254,14 @@ int Main(int argc, const char* const* argv) {
   options.client.address = address != nullptr ? address : "127.0.0.1:7470";
   options.client.name = "terrace-load";
   if (std::optional<int> code = ParseFlags(argc, argv, &options)) return *code;
+  std::ofstream json;  // opened first: not after a long run is it seen that it cannot be
+  if (!options.json.empty()) {
+    json.open(options.json);
+    if (!json) {
+      PrintTo(stderr, "terrace-load: cannot write --json {}\n", options.json);
+      return kExitUsage;
+    }
+  }
   ReplayReport report;
   if (absl::Status status = Run(options, &report); !status.ok()) {
     PrintTo(stderr, "terrace-load: {}\n", std::string(status.message()));
@@ -252,9 +269,8 @@ int Main(int argc, const char* const* argv) {
   }
   PrintTo(stdout, "{}", Summary(report));
   if (!options.json.empty()) {
-    std::ofstream out(options.json);
-    out << ToJson(report).dump(2) << "\n";
-    if (!out.flush()) {
+    json << ToJson(report).dump(2) << "\n";
+    if (!json.flush()) {
       PrintTo(stderr, "terrace-load: cannot write --json {}\n", options.json);
       return kExitUsage;
     }
@@ -266,8 +282,7 @@ int Main(int argc, const char* const* argv) {
                                   : "--trace holds none");
     return kExitUsage;
   }
-  const bool wrong = report.wrong_bytes + report.errors + report.stuck > 0;
-  return wrong ? kExitWrong : 0;
+  return Wrong(report) ? kExitWrong : 0;
 }
 
 }  // namespace

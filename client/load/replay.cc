@@ -64,6 +64,7 @@ void ReplayReport::Merge(const ReplayReport& other) {
   wrong_bytes += other.wrong_bytes;
   errors += other.errors;
   timeouts += other.timeouts;
+  unreachable += other.unreachable;
   stuck += other.stuck;
   no_space += other.no_space;
   put_bytes += other.put_bytes;
@@ -309,7 +310,9 @@ absl::Status Replay::Run(ReplayReport* report) {
                                shared.Take(ns, &request, &chain, &match, &latency));
       if (!more) return absl::OkStatus();
       if (match.ask_again && !shared.client->Stats().connected) {
+        ++worker->report().unreachable;
         std::this_thread::sleep_for(absl::ToChronoMilliseconds(kOutagePause));
+        continue;
       }
       if (latency > kMatchTimeout + kLate) ++worker->report().stuck;
       worker->Serve(*chain, match, latency, epoch);

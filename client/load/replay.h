@@ -29,9 +29,10 @@ struct ReplayReport {
   std::map<std::string, uint64_t> hits;  // tier -> blocks of leading runs, read and judged
   uint64_t misses = 0;
   uint64_t wrong_bytes = 0;
-  uint64_t errors = 0;    // outcomes that a sound node never causes
-  uint64_t timeouts = 0;  // as good as a miss: the node was too slow, or frozen
-  uint64_t stuck = 0;     // operations that were a second late in ending
+  uint64_t errors = 0;       // outcomes that a sound node never causes
+  uint64_t unreachable = 0;  // requests not made, since there was no node
+  uint64_t timeouts = 0;     // as good as a miss: the node was too slow, or frozen
+  uint64_t stuck = 0;        // operations that were a second late in ending
   uint64_t no_space = 0;
   uint64_t put_bytes = 0, get_bytes = 0;
   absl::Duration elapsed, putting, getting;  // the latter: while at least one was under way

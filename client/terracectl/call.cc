@@ -1,5 +1,6 @@
 #include "client/terracectl/call.h"
 
+#include "absl/strings/match.h"
 #include "fmt/format.h"
 #include "google/protobuf/descriptor.h"
 #include "nlohmann/json.hpp"
@@ -78,12 +79,17 @@ std::string ErrorLine(const absl::Status& status, const GlobalOptions& options) 
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
       mend = "; is terraced running there? (--address, or TERRACE_ADDRESS)";
+      // What a node that speaks TLS does to those who do not, or not as it wants.
+      if (absl::StrContains(status.message(), "Socket closed") ||
+          absl::StrContains(status.message(), "andshake")) {
+        mend += " does it speak TLS? (--ca; --cert and --key)";
+      }
       break;
     case absl::StatusCode::kDeadlineExceeded:
       mend = fmt::format("; --timeout is {}", absl::FormatDuration(options.timeout));
       break;
     case absl::StatusCode::kUnauthenticated:
-      mend = "; give the node's token with --token-file";
+      mend = "; give a token of the node's credentials file with --token-file";
       break;
     case absl::StatusCode::kPermissionDenied:
       mend = "; give a token with the role that is needed with --token-file";

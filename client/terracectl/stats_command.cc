@@ -21,14 +21,15 @@ std::string FormatNumber(double value) {
                                                                    : fmt::format("{:.6g}", value);
 }
 
-// With rates per second where there is an earlier reading.
-std::string Format(const wire::GetStatsReply& now, const wire::GetStatsReply* before) {
+// With rates per second where there is an earlier reading. What is zero says nothing, unless `all`.
+std::string Format(const wire::GetStatsReply& now, const wire::GetStatsReply* before, bool all) {
   const std::map<std::string, double> sorted(now.values().begin(), now.values().end());
   Table table =
       before == nullptr ? Table({"METRIC", "VALUE"}) : Table({"METRIC", "VALUE", "PER SECOND"});
   table.SetAlign(1, Table::Align::kRight);
   table.SetAlign(2, Table::Align::kRight);
   for (const auto& [name, value] : sorted) {
+    if (value == 0 && !all) continue;
     std::vector<std::string> row = {name, FormatNumber(value)};
     if (before != nullptr) {
       const auto old = before->values().find(name);
@@ -41,7 +42,8 @@ std::string Format(const wire::GetStatsReply& now, const wire::GetStatsReply* be
   return table.Format();
 }
 
-absl::StatusOr<int> Show(const GlobalOptions& options, bool watch, absl::Duration interval) {
+absl::StatusOr<int> Show(const GlobalOptions& options, bool watch, absl::Duration interval,
+                         bool all) {
   TERRACE_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
   const bool terminal = isatty(STDOUT_FILENO) == 1;
   wire::GetStatsReply before;
@@ -53,7 +55,7 @@ absl::StatusOr<int> Show(const GlobalOptions& options, bool watch, absl::Duratio
       PrintTo(stdout, "{}", ToJson(now));
     } else {
       if (watch && terminal) PrintTo(stdout, "\x1b[H\x1b[2J");
-      PrintTo(stdout, "{}", Format(now, first ? nullptr : &before));
+      PrintTo(stdout, "{}", Format(now, first ? nullptr : &before, all));
     }
     fflush(stdout);
     if (!watch) return 0;
@@ -67,14 +69,16 @@ absl::StatusOr<int> Show(const GlobalOptions& options, bool watch, absl::Duratio
 
 void AddStatsCommand(Flags* root, GlobalOptions* options, std::vector<Command>* commands) {
   struct Choice {
-    bool watch = false;
+    bool watch = false, all = false;
     absl::Duration interval = absl::Seconds(1);
   };
   auto choice = std::make_shared<Choice>();
   Flags* flags = root->AddCommand("stats", "the node's metrics");
   flags->AddBool("--watch", &choice->watch, "again and again, with rates, until interrupted");
+  flags->AddBool("--all", &choice->all, "metrics that are zero, too");
   flags->AddDuration("--interval", &choice->interval, "between two readings of --watch");
-  commands->push_back({flags, [=] { return Show(*options, choice->watch, choice->interval); }});
+  commands->push_back(
+      {flags, [=] { return Show(*options, choice->watch, choice->interval, choice->all); }});
 }
 
 }  // namespace terrace::ctl
