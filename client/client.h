@@ -44,11 +44,11 @@
 namespace terrace {
 
 struct ClientOptions {
-  std::string address;     // of the node's control plane, "host:port"
-  std::string name;        // for people; default: program name and host
-  std::string token_file;  // bearer token; empty: none
+  std::string address{};     // of the node's control plane, "host:port"
+  std::string name{};        // for people; default: program name and host
+  std::string token_file{};  // bearer token; empty: none
   // TLS: `ca_file` switches it on; the pair is for mTLS.
-  std::string ca_file, cert_file, key_file;
+  std::string ca_file{}, cert_file{}, key_file{};
   std::string transport = "auto";  // "auto", "tcp", "rdma"
   absl::Duration connect_timeout = absl::Seconds(5);
   // Operations at most that wait for the node, or (with `notify`) to be polled; past it they end
@@ -58,23 +58,23 @@ struct ClientOptions {
 
 // How the engine lays a block out; every field must agree between those who share.
 struct LayoutDefinition {
-  std::string model;
+  std::string model{};
   std::string kv_dtype = "bf16";
   std::string format = "layer-first NHD";
   uint32_t block_tokens = 0;
   uint32_t layers = 0, kv_heads = 0, head_dim = 0;
   uint32_t shards = 1;
-  std::string cache_group, salt;
-  std::map<std::string, std::string> extra;
+  std::string cache_group{}, salt{};
+  std::map<std::string, std::string> extra{};
   uint32_t block_bytes = 0;
   uint32_t segments = 1;
 };
 
 struct NamespaceDefinition {
-  std::string name;
-  LayoutDefinition layout;
+  std::string name{};
+  LayoutDefinition layout{};
   std::string hash_algorithm = "sha256";
-  std::string hash_seed_fingerprint;
+  std::string hash_seed_fingerprint{};
   bool create = true;  // where it does not exist
 };
 
@@ -106,17 +106,17 @@ using Pieces = absl::InlinedVector<MutableByteSpan, 1>;
 using ConstPieces = absl::InlinedVector<ByteSpan, 1>;
 
 struct GetRequest {
-  BlockKey key;
-  Pieces destination;
+  BlockKey key{};
+  Pieces destination{};
   // A range of whole segments, each verified on its own; 0, 0 is the whole block.
   uint16_t first_segment = 0;
   uint16_t segment_count = 0;
 };
 
 struct PutRequest {
-  BlockKey key;
-  ConstPieces source;  // the whole block
-  BlockMetadata metadata;
+  BlockKey key{};
+  ConstPieces source{};  // the whole block
+  BlockMetadata metadata{};
 };
 
 class Operation;
@@ -124,7 +124,7 @@ class Operation;
 struct OperationOptions {
   absl::Duration timeout = absl::Seconds(1);
   // Called once when done, on the I/O thread; must neither block nor Cancel. May be empty.
-  std::function<void(Operation)> callback;
+  std::function<void(Operation)> callback{};
   // Reported through Client::completion_fd() and Client::Poll().
   bool notify = false;
 };
