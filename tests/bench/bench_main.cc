@@ -148,8 +148,8 @@ class Benchmark {
       // Rows that put drive the working set out; each begins with it whole.
       TERRACE_RETURN_IF_ERROR(all_.terrace->Fill(block_bytes, blocks));
       const bool barred = row.bar || row.peer_bar || row.most;
-      TERRACE_ASSIGN_OR_RETURN(
-          RowResult result, RunRow(row, barred && !options_.quick ? kBarRounds : rounds()));
+      TERRACE_ASSIGN_OR_RETURN(RowResult result,
+                               RunRow(row, barred && !options_.quick ? kBarRounds : rounds()));
       PrintRow(result);
       results_.push_back(std::move(result));
     }
