@@ -139,6 +139,7 @@ class NodeImpl final : public Node {
 // --- Building
 
 absl::Status NodeImpl::Build() {
+  UcxContext::LetListenersReusePorts();  // first: there are no threads of ours yet
   TERRACE_RETURN_IF_ERROR(options_.Validate());
   TERRACE_ASSIGN_OR_RETURN(security_, Security::Load(options_));
   TERRACE_RETURN_IF_ERROR(CheckPorts());

@@ -36,7 +36,6 @@ constexpr Setting kCommon[] = {
     {"TCP_", "KEEPINTVL", "1s"},
     {"TCP_", "TX_SEG_SIZE", "72k"},  // 64 KiB of a block, a frame and headers
     {"TCP_", "RX_SEG_SIZE", "72k"},
-    {"TCP_CM_", "REUSEADDR", "y"},  // a restarted node takes its port back at once
     {"IB_", "PCI_RELAXED_ORDERING", "try"},
 };
 
@@ -128,6 +127,11 @@ absl::StatusOr<UcxProfile> Choose(UcxProfile asked) {
 }
 
 }  // namespace
+
+void UcxContext::LetListenersReusePorts() {
+  // The connection manager reads its settings from the environment alone.
+  setenv("UCX_TCP_CM_REUSEADDR", "y", /*overwrite=*/0);
+}
 
 absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(UcxProfile asked) {
   Quieten();

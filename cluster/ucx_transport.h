@@ -19,6 +19,9 @@ enum class UcxProfile {
 // kAuto means kTcp. Both sides of a connection need the same profile and settings.
 class UcxContext {
  public:
+  // A process that listens takes its port back at once after a crash, instead of when its old
+  // connections have left TIME_WAIT. Changes the environment: call it before there are threads.
+  static void LetListenersReusePorts();
   // Unavailable with UCX's own words when the profile's transports are not there.
   static absl::StatusOr<std::unique_ptr<UcxContext>> Create(UcxProfile profile);
   virtual ~UcxContext() = default;

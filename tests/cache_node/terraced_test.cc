@@ -195,6 +195,24 @@ TEST(TerracedTest, LoopbackOnlyMeansEachOfItsPorts) {
   EXPECT_THAT(ListeningBeyondLoopback(node.process.pid()), testing::IsEmpty());
 }
 
+// Its own end of the connections stays in TIME_WAIT for a minute, on the port that it needs.
+TEST(TerracedTest, ANodeThatWasKilledTakesItsPortsBackAtOnce) {
+  auto first = std::make_unique<RunningNode>(std::vector<std::string>{"--data-threads=1"});
+  ASSERT_NE(first->control, "");
+  const std::string control = first->control, data = Field(first->ready, "data");
+  {
+    ControlSession session(PlainChannel(control));
+    std::unique_ptr<Wires> wires = Wires::Ucx();
+    FrameClient client(wires.get(), data);
+    ASSERT_TRUE(client.Hello(session.token()));
+    first->process.Signal(SIGKILL);
+    EXPECT_TRUE(client.WaitUntilClosed());
+  }
+  first.reset();
+  RunningNode second({"--listen=" + control, "--data-listen=" + data, "--data-threads=1"});
+  EXPECT_EQ(second.control, control) << second.process.errors();
+}
+
 TEST(TerracedTest, AnIdleNodeUsesNoCpu) {
   RunningNode node;
   ASSERT_NE(node.control, "");
