@@ -64,7 +64,7 @@ class ClientImpl : public Client, private SessionListener, private DataListener 
     Namespace ns;
   };
 
-  void OnSessionOpened(const SessionInfo& opened) override;
+  absl::Status OnSessionOpened(const SessionInfo& opened) override;
   void OnSessionEnding() override;
   void OnSessionLost(const absl::Status& why) override;
   void OnDataUp() override;
@@ -145,21 +145,15 @@ void ClientImpl::SetFirst(absl::Status outcome) {
   first_told_.SignalAll();
 }
 
-void ClientImpl::OnSessionOpened(const SessionInfo& opened) {
+absl::Status ClientImpl::OnSessionOpened(const SessionInfo& opened) {
   ReopenNamespaces();
   SessionInfo session = opened;
   for (std::string& address : session.data_addresses) {
     if (!parts_.resolve) break;
-    absl::StatusOr<std::string> numeric = parts_.resolve(address);
-    if (numeric.ok()) {
-      address = *std::move(numeric);
-    } else {  // the resolver may know it when the next session is opened
-      OnDataDown(numeric.status());
-      control_->Renew();
-      return;
-    }
+    TERRACE_ASSIGN_OR_RETURN(address, parts_.resolve(address));
   }
   io_->Post([session = std::move(session)](DataChannel& channel) { channel.OpenSession(session); });
+  return absl::OkStatus();
 }
 
 void ClientImpl::OnSessionEnding() {

@@ -245,8 +245,8 @@ class GrpcControlChannel : public ControlChannel {
   absl::Status OnEvent(const wire::SessionEvent& event) {
     if (event.has_opened()) {
       TERRACE_ASSIGN_OR_RETURN(SessionInfo session, ToSession(event.opened()));
+      TERRACE_RETURN_IF_ERROR(listener_->OnSessionOpened(session));
       backoff_.Reset();
-      listener_->OnSessionOpened(session);
     } else if (event.has_goaway()) {
       listener_->OnSessionEnding();
     }

@@ -17,7 +17,9 @@ namespace terrace {
 class SessionListener {
  public:
   virtual ~SessionListener() = default;
-  virtual void OnSessionOpened(const SessionInfo& session) = 0;
+  // An error says that the session is of no use: it is ended, and another is tried after a pause
+  // that grows.
+  virtual absl::Status OnSessionOpened(const SessionInfo& session) = 0;
   // The node is about to stop: nothing new may be sent, what is in flight will be answered.
   virtual void OnSessionEnding() = 0;
   // Broken, or silent for longer than kLongestSilence. The next attempt follows by itself.

@@ -66,7 +66,7 @@ class FakeNode::Control : public ControlChannel {
  private:
   void Loop() {
     while (true) {
-      listener_->OnSessionOpened(node_->NewSession());
+      EXPECT_TRUE(listener_->OnSessionOpened(node_->NewSession()).ok());
       MutexLock lock(&mutex_);
       while (!renew_ && !stopping_) changed_.WaitWithTimeout(&mutex_, absl::Seconds(1));
       renew_ = false;
