@@ -6,7 +6,6 @@
 #include "tests/bench/ucx_loop.h"
 
 int main(int argc, char** argv) {
-  terrace::PinProcess(1);
   const std::string_view role = argc == 2 ? argv[1] : "";
   if (role == "loop") return terrace::ServeUcxLoop();
   if (role == "transport") return terrace::ServeTransportLoop({});

@@ -1,7 +1,6 @@
 #include "tests/bench/bench_loop.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -17,6 +16,18 @@
 extern char** environ;
 
 namespace terrace {
+namespace {
+
+constexpr int kNearCpu = 0, kFarCpu = 1;
+
+void StayOn(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  sched_setaffinity(0, sizeof(set), &set);
+}
+
+}  // namespace
 
 ColdMemory::ColdMemory() {
   void* const memory =
@@ -36,12 +47,14 @@ MutableByteSpan ColdMemory::Next(uint64_t bytes) {
   return block;
 }
 
-void PinProcess(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  sched_setaffinity(0, sizeof(set), &set);  // best effort
+void StayNear() { StayOn(kNearCpu); }
+
+StartingFar::StartingFar() {
+  sched_getaffinity(0, sizeof(before_), &before_);
+  StayOn(kFarCpu);
 }
+
+StartingFar::~StartingFar() { sched_setaffinity(0, sizeof(before_), &before_); }
 
 double ProcessCpuSeconds() {
   rusage usage{};
@@ -69,6 +82,7 @@ absl::StatusOr<std::unique_ptr<FarProcess>> FarProcess::Start(const std::string&
   char* const arguments[] = {const_cast<char*>(program.c_str()), const_cast<char*>(role.c_str()),
                              nullptr};
   pid_t pid = 0;
+  const StartingFar far;
   const int error = posix_spawn(&pid, program.c_str(), &actions, nullptr, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
   close(input[0]);

@@ -3,6 +3,8 @@
 // interface, so that a harness can interleave their rounds.
 #pragma once
 
+#include <sched.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -49,9 +51,24 @@ class ColdMemory {
   uint64_t next_ = 0;
 };
 
-// Keeps the process on one processor: where the scheduler puts two talking processes changes
-// their speed by more than anything that is measured here. Before any thread starts.
-void PinProcess(int cpu);
+// Where the scheduler puts two talking processes changes their speed by more than anything that is
+// measured here. So every near side runs on one processor, and every far side, ours or a peer's, on
+// another. A machine that lacks one leaves them where they are.
+
+// Keeps the calling thread, and all that it starts from now on, on the near side's processor.
+void StayNear();
+
+// What the calling thread starts meanwhile, processes included, stays on the far side's processor.
+class StartingFar {
+ public:
+  StartingFar();
+  ~StartingFar();
+  StartingFar(const StartingFar&) = delete;
+  StartingFar& operator=(const StartingFar&) = delete;
+
+ private:
+  cpu_set_t before_;
+};
 
 double ProcessCpuSeconds();
 double NowSeconds();

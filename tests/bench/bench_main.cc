@@ -168,6 +168,7 @@ int Main(int argc, char** argv) {
   flags.AddString("--json", &options.json, "write the rows to this file, too");
   flags.AddString("--only", &options.only, "rows whose name contains this");
   if (auto code = flags.Parse(argc, argv)) return *code;
+  StayNear();
   Benchmark benchmark(options);
   const std::string bin_folder = std::filesystem::canonical("/proc/self/exe").parent_path();
   if (absl::Status status = benchmark.Run(bin_folder); !status.ok()) {

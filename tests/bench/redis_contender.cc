@@ -5,15 +5,25 @@
 #include "fmt/format.h"
 #include "proto/clock.h"
 #include "proto/status.h"
+#include "tests/bench/bench_loop.h"
 
 namespace terrace::bench {
+
+namespace {
+
+absl::StatusOr<std::unique_ptr<RedisServer>> StartServer() {
+  const StartingFar far;
+  return RedisServer::Start();
+}
+
+}  // namespace
 
 RedisContender::RedisContender(std::unique_ptr<RedisServer> server,
                                std::unique_ptr<RedisClient> client)
     : server_(std::move(server)), client_(std::move(client)), arena_(kArenaBytes) {}
 
 absl::StatusOr<std::unique_ptr<RedisContender>> RedisContender::Start() {
-  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<RedisServer> server, RedisServer::Start());
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<RedisServer> server, StartServer());
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<RedisClient> client,
                            RedisClient::Connect(server->port()));
   return std::unique_ptr<RedisContender>(new RedisContender(std::move(server), std::move(client)));

@@ -10,6 +10,7 @@
 #include "proto/clock.h"
 #include "proto/mutex.h"
 #include "proto/status.h"
+#include "tests/bench/bench_loop.h"
 
 namespace terrace::bench {
 namespace {
@@ -61,6 +62,13 @@ class Pump {
   absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
 };
 
+absl::StatusOr<ChildProcess> StartNode(const std::string& bin_folder, uint64_t host_bytes) {
+  const StartingFar far;
+  return ChildProcess::Start({bin_folder + "/terraced", "--listen", "127.0.0.1:0", "--http-listen",
+                              "127.0.0.1:0", "--transport", "tcp", "--host-bytes",
+                              std::to_string(host_bytes)});
+}
+
 }  // namespace
 
 ColdArena::ColdArena(size_t bytes)
@@ -84,10 +92,7 @@ TerraceContender::TerraceContender(ChildProcess node, std::unique_ptr<Client> cl
 
 absl::StatusOr<std::unique_ptr<TerraceContender>> TerraceContender::Start(
     const std::string& bin_folder, uint64_t host_bytes) {
-  TERRACE_ASSIGN_OR_RETURN(
-      ChildProcess node, ChildProcess::Start({bin_folder + "/terraced", "--listen", "127.0.0.1:0",
-                                              "--http-listen", "127.0.0.1:0", "--transport", "tcp",
-                                              "--host-bytes", std::to_string(host_bytes)}));
+  TERRACE_ASSIGN_OR_RETURN(ChildProcess node, StartNode(bin_folder, host_bytes));
   TERRACE_ASSIGN_OR_RETURN(std::string ready,
                            node.WaitForLine("terraced ready", absl::Seconds(120)));
   TERRACE_ASSIGN_OR_RETURN(

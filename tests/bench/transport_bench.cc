@@ -96,7 +96,7 @@ int Main(int rounds, uint64_t bytes, const std::string& only) {
 }  // namespace terrace
 
 int main(int argc, char** argv) {
-  terrace::PinProcess(0);
+  terrace::StayNear();
   const int rounds = argc > 1 ? static_cast<int>(std::strtol(argv[1], nullptr, 10)) : 7;
   const uint64_t bytes = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 512 << 20;
   return terrace::Main(std::max(1, rounds), std::max<uint64_t>(1 << 20, bytes),
