@@ -72,7 +72,9 @@ absl::StatusOr<RowResult> RunRow(const Row& row, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     std::vector<Measurement> measured(contenders.size());
     for (size_t i = 0; i < contenders.size(); ++i) {
-      const size_t turn = (i + static_cast<size_t>(round)) % contenders.size();
+      // Forwards and backwards, so that nobody always comes after the same one.
+      const size_t step = round % 2 == 0 ? i : contenders.size() - 1 - i;
+      const size_t turn = (step + static_cast<size_t>(round) / 2) % contenders.size();
       TERRACE_ASSIGN_OR_RETURN(measured[turn], contenders[turn]->run());
     }
     values.push_back(measured[0].value);
