@@ -16,7 +16,7 @@ set(TERRACE_VOCABULARY absl::status absl::statusor absl::strings absl::time absl
 set(TERRACE_THIRD_PARTY_proto protobuf::libprotobuf gRPC::grpc++ terrace::isal OpenSSL::Crypto
     prometheus-cpp::core spdlog::spdlog terrace::cli11)
 set(TERRACE_THIRD_PARTY_kernels CUDA::cudart_static)
-set(TERRACE_THIRD_PARTY_storage "")
+set(TERRACE_THIRD_PARTY_storage RocksDB::rocksdb-shared terrace::uring)
 set(TERRACE_THIRD_PARTY_cluster terrace::ucx)
 set(TERRACE_THIRD_PARTY_cache_node gRPC::grpc++ terrace::httplib)
 set(TERRACE_THIRD_PARTY_client gRPC::grpc++ terrace::json)

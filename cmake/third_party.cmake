@@ -10,6 +10,7 @@ find_package(fmt CONFIG REQUIRED)
 find_package(spdlog CONFIG REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(PkgConfig REQUIRED)
+find_package(RocksDB CONFIG REQUIRED)
 
 # terrace_pkg(name pkg-config-module): an imported target for a library without a CMake package.
 function(terrace_imported name include library)
@@ -42,3 +43,7 @@ terrace_imported(httplib ${HTTPLIB_INCLUDE} PkgConfig::HTTPLIB)
 
 find_path(JSON_INCLUDE nlohmann/json.hpp REQUIRED)
 terrace_imported(json ${JSON_INCLUDE} "")
+
+find_path(URING_INCLUDE liburing.h REQUIRED)
+find_library(URING_LIBRARY uring REQUIRED)
+terrace_imported(uring ${URING_INCLUDE} ${URING_LIBRARY})

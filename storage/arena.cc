@@ -23,10 +23,17 @@ PlaceClass ClassFor(uint64_t bytes, size_t side_bytes) {
   return {static_cast<uint32_t>(RoundUp(bytes, kPlaceAlignment)), *side};
 }
 
-Arena::Arena(uint64_t size, uint64_t chunk_bytes)
-    : chunk_bytes_(chunk_bytes), region_at_(size / chunk_bytes, kNoRegion) {
+Arena::Arena(uint64_t size, uint64_t chunk_bytes, uint32_t most_region_chunks)
+    : chunk_bytes_(chunk_bytes),
+      most_region_chunks_(most_region_chunks),
+      region_at_(size / chunk_bytes, kNoRegion) {
   free_chunks_ = region_at_.size();
   if (free_chunks_ > 0) free_runs_.emplace(0, chunks());
+}
+
+void Arena::Grow() {
+  region_at_.push_back(kNoRegion);
+  ReturnRun(chunks() - 1, 1);
 }
 
 uint64_t Arena::TableBytes(PlaceClass size, uint64_t places) {
@@ -62,7 +69,8 @@ uint32_t Arena::RegionChunks(PlaceClass size, uint32_t most) const {
 }
 
 uint32_t Arena::UsualRegionChunks(PlaceClass size) const {
-  return RegionChunks(size, std::max(MinChunks(size), chunks() / kLargestShare));
+  const uint32_t most = std::min(chunks() / kLargestShare, most_region_chunks_);
+  return RegionChunks(size, std::max(MinChunks(size), most));
 }
 
 // Cuts `wanted` chunks from the shortest run that has them; without one, all of the longest run
@@ -111,6 +119,11 @@ Arena::RegionId Arena::OpenRegion(PlaceClass size) {
     ReturnRun(first + fitting, got - fitting);
     got = fitting;
   }
+  return CutRegion(size, first, got);
+}
+
+// `first` and the chunks after it were taken from the free runs.
+Arena::RegionId Arena::CutRegion(PlaceClass size, uint32_t first, uint32_t chunks) {
   if (unused_ids_.empty()) {
     unused_ids_.push_back(static_cast<RegionId>(regions_.size()));
     regions_.emplace_back();
@@ -120,13 +133,12 @@ Arena::RegionId Arena::OpenRegion(PlaceClass size) {
   Region& region = regions_[id];
   region.size = size;
   region.first_chunk = first;
-  region.chunks = got;
-  region.places = static_cast<uint32_t>(PlacesIn(size, got));
+  region.chunks = chunks;
+  region.places = static_cast<uint32_t>(PlacesIn(size, chunks));
   region.table_bytes = TableBytes(size, region.places);
   region.free_bits.assign((region.places + 63) / 64, ~uint64_t{0});
   if (region.places % 64 != 0) region.free_bits.back() = (uint64_t{1} << region.places % 64) - 1;
-  region.owners.assign(region.places, nullptr);
-  std::fill_n(region_at_.begin() + first, got, id);
+  std::fill_n(region_at_.begin() + first, chunks, id);
   Class& state = classes_[size];
   state.open.emplace(0, id);
   state.regions += 1;
@@ -159,23 +171,53 @@ std::optional<Place> Arena::Allocate(PlaceClass size, void* owner) {
     if (OpenRegion(size) == kNoRegion) return std::nullopt;
     state = classes_.find(size);
   }
-  auto& open = state->second.open;
-  const auto fullest = std::prev(open.end());
-  const RegionId id = fullest->second;
+  const RegionId id = std::prev(state->second.open.end())->second;
   Region& region = regions_[id];
-  open.erase(fullest);
-  if (++region.used < region.places) open.emplace(region.used, id);
-
   uint32_t word = 0;
   while (region.free_bits[word] == 0) ++word;
   const uint32_t index = word * 64 + std::countr_zero(region.free_bits[word]);
-  region.free_bits[word] &= region.free_bits[word] - 1;
-  region.owners[index] = owner;
-  state->second.used += 1;
-  places_in_use_ += 1;
-  bytes_in_use_ += size.bytes();
-  free_place_bytes_ -= size.bytes();
+  TakePlace(id, index);
+  if (owner != nullptr) {
+    if (region.owners.empty()) region.owners.assign(region.places, nullptr);
+    region.owners[index] = owner;
+  }
   return PlaceAt(region, index);
+}
+
+void Arena::TakePlace(RegionId id, uint32_t index) {
+  Region& region = regions_[id];
+  Class& state = classes_.find(region.size)->second;
+  state.open.erase(std::pair(region.used, id));
+  if (++region.used < region.places) state.open.emplace(region.used, id);
+  region.free_bits[index / 64] &= ~(uint64_t{1} << index % 64);
+  state.used += 1;
+  places_in_use_ += 1;
+  bytes_in_use_ += region.size.bytes();
+  free_place_bytes_ -= region.size.bytes();
+}
+
+bool Arena::Restore(PlaceClass size, uint64_t offset) {
+  const uint64_t chunk = offset / chunk_bytes_;
+  if (chunk >= chunks() || PlacesIn(size, 1) == 0) return false;
+  RegionId id = region_at_[chunk];
+  const uint64_t begin = chunk * chunk_bytes_ + TableBytes(size, PlacesIn(size, 1));
+  if (offset < begin || (offset - begin) % size.place_bytes != 0) return false;
+  const auto index = static_cast<uint32_t>((offset - begin) / size.place_bytes);
+  if (index >= PlacesIn(size, 1)) return false;
+  if (id == kNoRegion) {
+    const auto run = std::prev(free_runs_.upper_bound(static_cast<uint32_t>(chunk)));
+    const auto [first, length] = *run;
+    free_runs_.erase(run);
+    free_chunks_ -= length;
+    if (chunk > first) ReturnRun(first, chunk - first);
+    if (chunk + 1 < first + length) ReturnRun(chunk + 1, first + length - chunk - 1);
+    id = CutRegion(size, static_cast<uint32_t>(chunk), 1);
+  }
+  const Region& region = regions_[id];
+  if (region.size != size || region.chunks != 1) return false;
+  if ((region.free_bits[index / 64] >> index % 64 & 1) == 0) return false;
+  TakePlace(id, index);
+  return true;
 }
 
 void Arena::Free(uint64_t offset) {
@@ -184,7 +226,7 @@ void Arena::Free(uint64_t offset) {
   const uint64_t places_begin = region.first_chunk * chunk_bytes_ + region.table_bytes;
   const auto index = static_cast<uint32_t>((offset - places_begin) / region.size.place_bytes);
   region.free_bits[index / 64] |= uint64_t{1} << index % 64;
-  region.owners[index] = nullptr;
+  if (!region.owners.empty()) region.owners[index] = nullptr;
   Class& state = classes_.find(region.size)->second;
   state.used -= 1;
   places_in_use_ -= 1;

@@ -38,8 +38,9 @@ struct PlaceClass {
 };
 
 constexpr uint32_t kPlaceAlignment = 4096;
-// Sizes of side records; each keeps 64-byte alignment. The last holds the largest envelope.
-constexpr uint32_t kSideSizes[] = {256, 512, 1024, 2560};
+// Sizes of side records; each keeps 64-byte alignment. The last holds the largest envelope; on
+// disk there is none, since the envelope stands in front of the value.
+constexpr uint32_t kSideSizes[] = {0, 256, 512, 1024, 2560};
 
 // The class of a block: `bytes` rounded up to 4 KiB and the smallest side record that fits.
 // 0 < bytes < 4 GiB - 4 KiB, side_bytes <= 2560.
@@ -64,16 +65,24 @@ struct ArenaStats {
 class Arena {
  public:
   // `chunk_bytes` is a multiple of 4 KiB. A tail of `size` that is no whole chunk stays unused.
-  Arena(uint64_t size, uint64_t chunk_bytes);
+  // Regions have at most `most_region_chunks`, unless a single place needs more: 1 where a chunk
+  // is a file of its own.
+  Arena(uint64_t size, uint64_t chunk_bytes, uint32_t most_region_chunks = UINT32_MAX);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   // Whether an empty arena has room for one place of the class.
   bool CanEverFit(PlaceClass size) const { return MinChunks(size) <= region_at_.size(); }
 
+  // Adds one free chunk at the end.
+  void Grow();
+
   // A place in the fullest region that has one (so that others run empty), else in a new region;
-  // nothing when neither is to be had. `owner` is not null and means nothing to the arena.
+  // nothing when neither is to be had. `owner` means nothing to the arena; null is never visited.
   std::optional<Place> Allocate(PlaceClass size, void* owner);
+  // Takes the place that an earlier arena handed out at `offset`, without owner; only where
+  // regions are single chunks. False when it cannot be free: outside, in use, of another class.
+  bool Restore(PlaceClass size, uint64_t offset);
   // `offset` is that of a place in use.
   void Free(uint64_t offset);
 
@@ -116,7 +125,7 @@ class Arena {
     uint32_t places = 0, used = 0;
     uint64_t table_bytes = 0;
     std::vector<uint64_t> free_bits;
-    std::vector<void*> owners;
+    std::vector<void*> owners;  // empty until a place has one
   };
   struct Class {
     absl::btree_set<std::pair<uint32_t, RegionId>> open;  // (used, region) with a free place
@@ -128,12 +137,15 @@ class Arena {
   uint64_t PlacesIn(PlaceClass size, uint64_t chunks) const;
   uint32_t RegionChunks(PlaceClass size, uint32_t most) const;
   RegionId OpenRegion(PlaceClass size);
+  RegionId CutRegion(PlaceClass size, uint32_t first, uint32_t chunks);
+  void TakePlace(RegionId id, uint32_t index);
   void CloseRegion(RegionId id);
   uint32_t TakeRun(uint32_t wanted, uint32_t least, uint32_t* chunks);
   void ReturnRun(uint32_t first, uint32_t chunks);
   Place PlaceAt(const Region& region, uint32_t index) const;
 
   const uint64_t chunk_bytes_;
+  const uint32_t most_region_chunks_;
   std::vector<RegionId> region_at_;  // by chunk
   std::vector<Region> regions_;
   std::vector<RegionId> unused_ids_;

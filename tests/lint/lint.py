@@ -29,6 +29,8 @@ THIRD_PARTY_HOME = {
     "CLI/": {"proto"},
     "grpcpp/": {"cache_node", "client"},
     "google/protobuf": {"cache_node", "client"},
+    "rocksdb/": {"storage"},
+    "liburing.h": {"storage"},
     "ucp/": {"cluster"},
     "uct/": {"cluster"},
     "ucs/": {"cluster"},

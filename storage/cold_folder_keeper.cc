@@ -1,0 +1,337 @@
+#include <bit>
+#include <filesystem>
+
+#include "fmt/format.h"
+#include "proto/log.h"
+#include "storage/cold_folder.h"
+#include "storage/cold_operation.h"
+
+namespace terrace {
+namespace {
+
+constexpr absl::Duration kIdle = absl::Seconds(1);
+// The catalogue is tried again this long after an error of its own.
+constexpr absl::Duration kCataloguePause = absl::Seconds(1);
+constexpr absl::Duration kSyncDeadline = absl::Seconds(60);
+constexpr absl::Duration kNotesInterval = absl::Seconds(10);
+constexpr absl::Duration kScoresInterval = absl::Minutes(10);
+constexpr size_t kWriteBatch = 256;
+// Entries looked at per round, so that all are within a minute.
+constexpr uint32_t kExpireRounds = 600;
+constexpr uint32_t kExpireLeast = 4096;
+constexpr uint32_t kScoresPerNote = 4096;
+
+std::string EncodeClock(double clock) {
+  const auto bits = std::bit_cast<std::array<char, sizeof(clock)>>(clock);
+  return std::string(bits.begin(), bits.end());
+}
+
+std::string ScoresNote(uint32_t begin) { return fmt::format("{}{:08x}", kScoresNotes, begin); }
+
+}  // namespace
+
+void ColdFolder::WritesFailedLocked(const absl::Status& why, absl::Duration pause) {
+  const absl::Duration now = options_.clock->Now();
+  if (writes_resume_ <= now) {
+    Log(LogLevel::kWarning, "ssd", "{}: writes fail: {}", options_.path, why.ToString());
+  }
+  writes_resume_ = now + pause;
+}
+
+// A busy keeper comes by within the commit interval; waking it sooner would make small commits.
+void ColdFolder::WakeKeeperLocked() {
+  if (keeper_idle_ || ending_) keeper_wakes_.SignalAll();
+}
+
+void ColdFolder::UncommittedLocked() {
+  if (!std::exchange(uncommitted_, true)) WakeKeeperLocked();
+}
+
+void ColdFolder::Write() {
+  mutex_.Lock();
+  while (!writer_ending_ || !written_.empty()) {
+    if (written_.empty()) {
+      writer_wakes_.WaitWithTimeout(&mutex_, kIdle);
+      continue;
+    }
+    const size_t count = std::min(written_.size(), kWriteBatch);
+    const std::vector<ColdWrite*> writes(written_.begin(), written_.begin() + count);
+    written_.erase(written_.begin(), written_.begin() + count);
+    mutex_.Unlock();
+    CommitWrites(writes);
+    mutex_.Lock();
+  }
+  mutex_.Unlock();
+}
+
+void ColdFolder::CommitWrites(const std::vector<ColdWrite*>& writes) {
+  CatalogueBatch batch;
+  for (ColdWrite* write : writes) {
+    if (write->index == ColdTable::kNone) continue;
+    batch.Put(write->key, write->record, std::move(write->inline_block));
+  }
+  const absl::Status committed = batch.empty() ? absl::OkStatus() : catalogue_->Commit(&batch);
+  std::vector<std::pair<ColdWrite*, absl::Status>> finished;
+  std::vector<Departure> doomed;
+  {
+    MutexLock lock(&mutex_);
+    if (!committed.ok()) WritesFailedLocked(committed, kCataloguePause);
+    for (ColdWrite* write : writes) {
+      const bool is_new = write->index != ColdTable::kNone;
+      if (!committed.ok()) {
+        if (is_new) DropUncataloguedLocked(write->index);
+        finished.emplace_back(write, committed);
+        continue;
+      }
+      if (is_new) PublishLocked(*write);
+      if (is_new && table_[write->index].doomed) {
+        table_.BeginLeaving(write->index);
+        doomed.push_back({write->key, write->index});
+        finished.emplace_back(write, absl::CancelledError("ssd: deleted while it was written"));
+      } else if (write->durable) {
+        to_commit_.push_back(write);
+      } else {
+        finished.emplace_back(write, absl::OkStatus());
+      }
+    }
+    UncommittedLocked();
+  }
+  // If this fails the block stays, as after any deletion that failed.
+  DeleteHere(doomed, ColdLeave::kForgotten).IgnoreError();
+  for (const auto& [write, status] : finished) Finish(write, status);
+}
+
+void ColdFolder::PublishLocked(const ColdWrite& write) {
+  table_.Publish(write.index);
+  stats_.puts += 1;
+  stats_.user_bytes_written += write.record.length;
+  stats_.value_bytes += write.record.length;
+}
+
+// The catalogue may have the record in its log all the same, so the slot waits like any other.
+void ColdFolder::DropUncataloguedLocked(Index index) {
+  const ColdEntry& entry = table_[index];
+  if (entry.inlined) {
+    stats_.inline_bytes -= uint64_t{entry.envelope_bytes} + entry.length;
+    free_inline_.push_back(entry.number);
+  } else {
+    extents_.Quarantine({entry.number, SlotPages(entry.length)});
+  }
+  stats_.puts_failed += 1;
+  table_.Erase(index);
+}
+
+// False when the folder ends and nothing is left to do.
+bool ColdFolder::WaitForWork() {
+  MutexLock lock(&mutex_);
+  keeper_idle_ = !uncommitted_ && commits_wanted_ == commits_done_ && suspects_.empty();
+  if (!ending_ || !in_flight_.empty() || headers_in_flight_ > 0) {
+    keeper_wakes_.WaitWithTimeout(&mutex_, keeper_idle_ ? kIdle : options_.commit_interval);
+  }
+  keeper_idle_ = false;
+  return !ending_ || !in_flight_.empty() || headers_in_flight_ > 0 ||
+         (uncommitted_ && !commit_failed_);
+}
+
+void ColdFolder::Keep() {
+  absl::Duration next_notes = options_.clock->Now() + kNotesInterval;
+  absl::Duration next_scores = options_.clock->Now() + kScoresInterval;
+  do {
+    JudgeSuspects();
+    Commit();
+    while (AddExtent()) {
+    }
+    ExpireSome();
+    MeasureCatalogue();
+    const absl::Duration now = options_.clock->Now();
+    if (now < next_notes) continue;
+    next_notes = now + kNotesInterval;
+    KeepNotes(/*scores=*/now >= next_scores);
+    if (now >= next_scores) next_scores = now + kScoresInterval;
+  } while (WaitForWork());
+  KeepNotes(/*scores=*/true);
+  if (const absl::Status synced = catalogue_->Sync(); !synced.ok()) {
+    Log(LogLevel::kWarning, "ssd", "{}: last sync: {}", options_.path, synced.ToString());
+  }
+}
+
+void ColdFolder::MeasureCatalogue() {
+  const uint64_t disk = catalogue_->DiskBytes(), memory = catalogue_->MemoryBytes();
+  MutexLock lock(&mutex_);
+  stats_.catalogue_bytes = disk;
+  stats_.memory_bytes = memory;
+  catalogue_full_ = disk > CatalogueShare(options_.budget_bytes);
+}
+
+// Data of the extents first, then the log that names it, then what waited for both.
+void ColdFolder::Commit() {
+  std::vector<ColdWrite*> writes;
+  std::vector<Slot> slots;
+  std::vector<uint32_t> dirty;
+  std::vector<int> files;
+  uint64_t ticket;
+  {
+    MutexLock lock(&mutex_);
+    if (headers_in_flight_ > 0 || (!uncommitted_ && commits_wanted_ == commits_done_)) return;
+    uncommitted_ = false;
+    writes = std::exchange(to_commit_, {});
+    slots = extents_.TakeQuarantined();
+    dirty = extents_.TakeDirty();
+    for (const uint32_t extent : dirty)
+      files.push_back(extents_.FileOf(extents_.FirstPage(extent)));
+    ticket = commits_wanted_;
+  }
+  absl::Status synced = SyncFiles(options_.io.get(), files, kSyncDeadline);
+  if (synced.ok()) synced = catalogue_->Sync();
+  if (!synced.ok()) catalogue_->Resume().IgnoreError();
+  {
+    MutexLock lock(&mutex_);
+    stats_.syncs += 1;
+    stats_.failed_syncs += synced.ok() ? 0 : 1;
+    commit_failed_ = !synced.ok();
+    for (const Slot slot : slots) {
+      if (synced.ok()) {
+        extents_.Free(slot);
+      } else {
+        extents_.Quarantine(slot);
+      }
+    }
+    if (synced.ok()) {
+      commits_done_ = ticket;
+    } else {
+      for (const uint32_t extent : dirty) extents_.MarkDirty(extents_.FirstPage(extent));
+      uncommitted_ = true;
+      commits_failed_ = ticket;
+      WritesFailedLocked(synced, kCataloguePause);
+    }
+    changed_.SignalAll();
+  }
+  for (ColdWrite* write : writes) Finish(write, synced);
+}
+
+absl::Status ColdFolder::WaitForCommit(absl::Duration timeout) {
+  const absl::Duration end = options_.clock->Now() + timeout;
+  MutexLock lock(&mutex_);
+  const uint64_t ticket = ++commits_wanted_;
+  keeper_wakes_.SignalAll();
+  while (commits_done_ < ticket) {
+    if (commits_failed_ >= ticket) return absl::UnavailableError("ssd: the commit failed");
+    const absl::Duration left = end - options_.clock->Now();
+    if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("ssd: no commit in time");
+    changed_.WaitWithTimeout(&mutex_, left);
+  }
+  return absl::OkStatus();
+}
+
+// One more, while the budget has room and the disk keeps a share free for the catalogue. Returns
+// whether to go on.
+bool ColdFolder::AddExtent() {
+  uint32_t number;
+  {
+    MutexLock lock(&mutex_);
+    const absl::Duration now = options_.clock->Now();
+    if (ending_ || extents_.count() >= max_extents_ || now < extents_resume_) return false;
+    number = extents_.count();
+    extents_resume_ = now + absl::Seconds(5);
+  }
+  std::error_code error;
+  const auto space = std::filesystem::space(options_.path, error);
+  const uint64_t reserve = DeviceReserve(space.capacity);
+  if (error || space.available < reserve + identity_.extent_bytes) return false;
+  const absl::StatusOr<int> file = options_.io->Open(ExtentPath(number), identity_.extent_bytes);
+  if (!file.ok()) {
+    Log(LogLevel::kWarning, "ssd", "{}: extent {} of {}: {}", options_.path, number + 1,
+        max_extents_, file.status().ToString());
+    return false;
+  }
+  MutexLock lock(&mutex_);
+  extents_.Add(*file, std::nullopt);
+  extents_resume_ = absl::ZeroDuration();
+  return true;
+}
+
+void ColdFolder::ExpireSome() {
+  std::vector<ColdEntry> entries;
+  const int64_t now = options_.unix_seconds();
+  {
+    MutexLock lock(&mutex_);
+    const uint32_t round = std::max(kExpireLeast, table_.end() / kExpireRounds);
+    for (uint32_t i = 0; i < std::min(round, table_.end()); ++i) {
+      if (expire_cursor_ >= table_.end()) expire_cursor_ = 0;
+      const ColdEntry& entry = table_[expire_cursor_++];
+      if (entry.phase == ColdPhase::kHere && ExpiredLocked(entry, now)) {
+        entries.push_back(entry);
+      }
+    }
+  }
+  if (entries.empty()) return;
+  const auto keys = KeysOf(entries);
+  if (!keys.ok()) return;
+  std::vector<BlockKey> expired;
+  for (const auto& key : *keys) {
+    if (key) expired.push_back(*key);
+  }
+  Delete(expired, ColdLeave::kExpired).IgnoreError();  // tried again in the next round
+}
+
+// A read found other bytes than the table promised. If the catalogue promises them too, the block
+// is lost; else it left while it was read, or another key has the same fingerprint.
+void ColdFolder::JudgeSuspects() {
+  std::vector<Suspect> suspects;
+  {
+    MutexLock lock(&mutex_);
+    suspects = std::exchange(suspects_, {});
+  }
+  for (const Suspect& suspect : suspects) {
+    const auto record = catalogue_->Find(suspect.key);
+    if (!record.ok() || !*record || (*record)->place != suspect.place) continue;
+    Log(LogLevel::kWarning, "ssd", "{}: block {} fails its checks and is dropped", options_.path,
+        ToString(suspect.key));
+    Delete({&suspect.key, 1}, ColdLeave::kCorrupt).IgnoreError();
+  }
+}
+
+// What the folder remembers beside blocks: the policy's clock, and all scores as runs of
+// (fingerprint, score).
+void ColdFolder::KeepNotes(bool scores) {
+  CatalogueBatch batch;
+  uint32_t end = 0;
+  {
+    MutexLock lock(&mutex_);
+    if (policy_clock_ != kept_clock_) batch.PutMeta(kPolicyClockNote, EncodeClock(policy_clock_));
+    kept_clock_ = policy_clock_;
+    if (scores && loaded_) end = table_.end();
+  }
+  for (uint32_t begin = 0; begin < end; begin += kScoresPerNote) {
+    ByteWriter note(kScoresPerNote * kScoreNoteBytes);
+    {
+      MutexLock lock(&mutex_);
+      for (uint32_t i = begin; i < std::min(begin + kScoresPerNote, end); ++i) {
+        if (table_[i].phase != ColdPhase::kHere) continue;
+        note.Write(table_[i].fingerprint_low);
+        note.Write(table_[i].fingerprint_high);
+        note.Write(std::bit_cast<uint32_t>(table_[i].score));
+      }
+    }
+    batch.PutMeta(ScoresNote(begin), std::string(AsText(std::move(note).Take())));
+    if (!CommitNotes(&batch)) return;
+  }
+  // Of a time when there were more blocks.
+  for (uint32_t begin = (end + kScoresPerNote - 1) / kScoresPerNote * kScoresPerNote; end > 0;
+       begin += kScoresPerNote) {
+    const auto older = catalogue_->FindMeta(ScoresNote(begin));
+    if (!older.ok() || !*older) break;
+    batch.DeleteMeta(ScoresNote(begin));
+  }
+  if (!batch.empty()) CommitNotes(&batch);
+}
+
+bool ColdFolder::CommitNotes(CatalogueBatch* batch) {
+  const absl::Status kept = catalogue_->Commit(batch);
+  MutexLock lock(&mutex_);
+  if (!kept.ok()) WritesFailedLocked(kept, kCataloguePause);
+  UncommittedLocked();
+  return kept.ok();
+}
+
+}  // namespace terrace

@@ -1,0 +1,149 @@
+#include "storage/folder_identity.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "fmt/format.h"
+#include "proto/status.h"
+
+namespace terrace {
+namespace {
+
+constexpr char kIdentityFile[] = "terrace-ssd";
+constexpr char kLockFile[] = "lock";
+constexpr std::string_view kFormat = "1";
+
+absl::Status FileError(std::string_view what, const std::string& path, int error) {
+  const std::string message = fmt::format("ssd: {} {}: {}", what, path, std::strerror(error));
+  if (error == EACCES || error == EPERM || error == EROFS) {
+    return absl::PermissionDeniedError(message);
+  }
+  if (error == ENOSPC || error == EDQUOT) return absl::ResourceExhaustedError(message);
+  return absl::FailedPreconditionError(message);
+}
+
+absl::Status CheckEmpty(const std::string& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename();
+    if (name == kLockFile || name == "lost+found" || name == std::string(kIdentityFile) + ".new") {
+      continue;
+    }
+    return absl::FailedPreconditionError(fmt::format(
+        "ssd: {} is not empty and no ssd folder of Terrace: it holds {}", folder, name));
+  }
+  if (error) return FileError("listing", folder, error.value());
+  return absl::OkStatus();
+}
+
+bool IsName(std::string_view text) {
+  return !text.empty() && text.find_first_of(" \n") == std::string_view::npos;
+}
+
+}  // namespace
+
+absl::Status ReplaceFile(const std::string& folder, const std::string& name,
+                         const std::string& text) {
+  const std::string path = folder + "/" + name, beside = path + ".new";
+  const int fd = ::open(beside.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+  if (fd < 0) return FileError("writing", beside, errno);
+  const ssize_t written = ::write(fd, text.data(), text.size());
+  int error = written < 0 ? errno : written == static_cast<ssize_t>(text.size()) ? 0 : ENOSPC;
+  if (error == 0 && ::fsync(fd) != 0) error = errno;
+  ::close(fd);
+  if (error == 0 && ::rename(beside.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) return FileError("writing", path, error);
+  const int top = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (top < 0) return FileError("opening", folder, errno);
+  error = ::fsync(top) == 0 ? 0 : errno;
+  ::close(top);
+  return error == 0 ? absl::OkStatus() : FileError("syncing", folder, error);
+}
+
+std::string FormatIdentity(const FolderIdentity& identity) {
+  return fmt::format("format {}\ncluster {}\nnode {}\nfolder {:016x}\nextent-bytes {}\n", kFormat,
+                     identity.cluster, identity.node, identity.folder_id, identity.extent_bytes);
+}
+
+absl::StatusOr<FolderIdentity> ParseIdentity(std::string_view text) {
+  constexpr std::string_view kNames[] = {"format", "cluster", "node", "folder", "extent-bytes"};
+  std::vector<std::string_view> values;
+  for (const std::string_view name : kNames) {
+    const size_t end = text.find('\n');
+    if (end == std::string_view::npos || !text.starts_with(name) || text[name.size()] != ' ') {
+      return absl::DataLossError(fmt::format("ssd: identity: the line '{} ...' is missing", name));
+    }
+    values.push_back(text.substr(name.size() + 1, end - name.size() - 1));
+    if (name == "format" && values[0] != kFormat) {
+      return absl::FailedPreconditionError(
+          fmt::format("ssd: the folder has format {}; this build knows {}", values[0], kFormat));
+    }
+    text.remove_prefix(end + 1);
+  }
+  FolderIdentity identity{std::string(values[1]), std::string(values[2])};
+  const auto number = [](std::string_view digits, int base, uint64_t* value) {
+    const char* end = digits.data() + digits.size();
+    const auto [stop, error] = std::from_chars(digits.data(), end, *value, base);
+    return error == std::errc() && stop == end;
+  };
+  if (!text.empty() || !IsName(identity.cluster) || !IsName(identity.node) ||
+      !number(values[3], 16, &identity.folder_id) ||
+      !number(values[4], 10, &identity.extent_bytes)) {
+    return absl::DataLossError("ssd: identity: a value is not understood");
+  }
+  return identity;
+}
+
+absl::StatusOr<FolderLock> FolderLock::Take(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return FileError("making", folder, error.value());
+  const std::string path = folder + "/" + kLockFile;
+  const int fd = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+  if (fd < 0) return FileError("opening", path, errno);
+  FolderLock lock(fd);
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return lock;
+  if (errno != EWOULDBLOCK) return FileError("locking", path, errno);
+  return absl::FailedPreconditionError(fmt::format("ssd: {} is in use by another process", folder));
+}
+
+FolderLock::FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+FolderLock::~FolderLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+absl::StatusOr<FolderIdentity> ClaimFolder(const std::string& folder,
+                                           const FolderIdentity& wanted) {
+  if (!IsName(wanted.cluster) || !IsName(wanted.node)) {
+    return absl::InvalidArgumentError("ssd: the names of cluster and node must be single words");
+  }
+  const std::string path = folder + "/" + kIdentityFile;
+  std::ifstream file(path);
+  if (!file) {
+    TERRACE_RETURN_IF_ERROR(CheckEmpty(folder));
+    TERRACE_RETURN_IF_ERROR(ReplaceFile(folder, kIdentityFile, FormatIdentity(wanted)));
+    return wanted;
+  }
+  std::stringstream text;
+  text << file.rdbuf();
+  TERRACE_ASSIGN_OR_RETURN(FolderIdentity found, ParseIdentity(text.str()));
+  if (found.cluster != wanted.cluster || found.node != wanted.node) {
+    return absl::FailedPreconditionError(
+        fmt::format("ssd: {} belongs to node {} of cluster {}, not to node {} of cluster {}",
+                    folder, found.node, found.cluster, wanted.node, wanted.cluster));
+  }
+  return found;
+}
+
+}  // namespace terrace
