@@ -53,6 +53,13 @@ void Fill(const TierStats& stats, v1::TierInfo* out) {
   out->set_puts_aborted(stats.puts_aborted);
   out->set_turnovers(stats.turnovers);
   auto& evictions = *out->mutable_evictions();
+  if (stats.tier == Tier::kSsd) {
+    evictions["space"] = stats.evicted;
+    evictions["expired"] = stats.expired;
+    evictions["corrupt"] = stats.corrupt;
+    evictions["forgotten"] = stats.forgotten;
+    return;
+  }
   evictions["space"] = stats.evicted_for_space;
   evictions["watermark"] = stats.evicted_watermark;
   evictions["region_move"] = stats.evicted_region_move;
@@ -141,7 +148,7 @@ grpc::ServerUnaryReactor* AdminService::GetTiers(grpc::CallbackServerContext* co
                                                  const v1::GetTiersRequest*,
                                                  v1::GetTiersReply* reply) {
   return Answer(context, plane_, Role::kAny, [&](const Identity&) {
-    Fill(plane_.store->Stats(), reply->add_tiers());
+    for (const TierStats& tier : plane_.store->Tiers()) Fill(tier, reply->add_tiers());
     return absl::OkStatus();
   });
 }

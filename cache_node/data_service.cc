@@ -25,7 +25,7 @@ DataService::Connection::Connection(DataService* service, ConnectionId connectio
       hello_deadline(service->plane_.clock->Now() + kHelloPatience),
       outbox(std::make_shared<Outbox>(service->transport_, connection_id, service->plane_.clock,
                                       [this] { gets.Pump(); })),
-      gets(service->plane_, outbox.get()),
+      gets(service->plane_, service->transport_, outbox.get()),
       puts(service->plane_, outbox.get()) {}
 
 void DataService::OnOpen(ConnectionId connection, bool) {
@@ -131,8 +131,10 @@ void DataService::Match(Connection* connection, uint64_t request_id, const Match
   } else {
     std::vector<BlockRef> refs;
     const bool lease = frame.lease_ms > 0;
+    bool ask_again = false;
     plane_.store->Match(ToKeys(frame.ns, frame.keys), frame.count_use, &reply.tiers,
-                        lease ? &refs : nullptr);
+                        lease ? &refs : nullptr, &ask_again);
+    if (ask_again) reply.status = WireStatus::kAskAgain;
     if (!refs.empty()) {
       reply.lease = plane_.sessions->GrantLease(session.id, std::move(refs),
                                                 absl::Milliseconds(frame.lease_ms));

@@ -10,6 +10,10 @@ namespace {
 // memory of a client that stops reading. One message may exceed it.
 constexpr uint64_t kWindowBytes = 8 << 20;
 constexpr size_t kWindowMessages = 512;
+// Blocks on their way from the ssd tier, or come and not yet sent: enough to keep a device busy.
+// The last one may exceed the bytes.
+constexpr size_t kMostComing = 32;
+constexpr uint64_t kMostComingBytes = 32 << 20;
 
 // The bytes asked for, or nothing when the range is not one of whole segments of this block.
 std::optional<ByteSpan> Range(ByteSpan value, const BlockShape& shape, const GetItem& item) {
@@ -23,6 +27,10 @@ std::optional<ByteSpan> Range(ByteSpan value, const BlockShape& shape, const Get
 }
 
 }  // namespace
+
+bool GetQueue::Fills::full() const {
+  return coming + come.size() >= kMostComing || bytes >= kMostComingBytes;
+}
 
 void GetQueue::Add(const Session& session, uint64_t request_id, GetFrame frame) {
   if (requests_.size() >= plane_.limits.max_requests_in_flight) {
@@ -38,12 +46,29 @@ void GetQueue::Add(const Session& session, uint64_t request_id, GetFrame frame) 
 }
 
 bool GetQueue::Cancel(uint64_t request_id) {
+  std::erase_if(fills_->come, [&](const Come& come) {
+    const bool cancelled = come.wanted.request_id == request_id;
+    if (cancelled) fills_->bytes -= come.wanted.shape.length;
+    return cancelled;
+  });
   return std::erase_if(requests_, [&](const Request& r) { return r.id == request_id; }) > 0;
 }
 
 void GetQueue::Pump() {
-  while (!requests_.empty() && outbox_.bytes() < kWindowBytes &&
-         outbox_.messages() < kWindowMessages) {
+  const auto room = [this] {
+    return outbox_.bytes() < kWindowBytes && outbox_.messages() < kWindowMessages;
+  };
+  while (!fills_->come.empty() && room()) {
+    Come come = std::move(fills_->come.front());
+    fills_->come.pop_front();
+    fills_->bytes -= come.wanted.shape.length;
+    if (plane_.clock->Now() >= come.wanted.deadline) {
+      plane_.metrics->expired->Add(1);
+    } else {
+      SendBlock(come.wanted, std::move(come.block));
+    }
+  }
+  while (!requests_.empty() && room() && !fills_->full()) {
     Request& request = requests_.front();
     if (request.next < request.items.size() && plane_.clock->Now() < request.deadline) {
       Answer(request, static_cast<uint16_t>(request.next++));
@@ -59,16 +84,47 @@ void GetQueue::Answer(const Request& request, uint16_t index) {
   if (request.ns == nullptr || !request.ns->live()) {
     return Refuse(request.id, index, WireStatus::kUnknownNamespace);
   }
-  BlockRef block = plane_.store->Acquire({request.ns->id(), item.key.digest, item.key.shard});
-  if (!block) return Refuse(request.id, index, WireStatus::kMiss);
-  const std::optional<ByteSpan> range = Range(block.value(), request.ns->shape(), item);
-  if (!range) return Refuse(request.id, index, WireStatus::kBadRequest);
+  const BlockKey key{request.ns->id(), item.key.digest, item.key.shard};
+  const Wanted wanted{request.id, index, item, request.ns->shape(), request.deadline};
+  BlockRef block = plane_.store->Acquire(key);
+  block ? SendBlock(wanted, std::move(block)) : AwaitFill(key, wanted);
+}
 
-  BlockFrame frame{index, WireStatus::kOk, {}};
+void GetQueue::AwaitFill(const BlockKey& key, const Wanted& wanted) {
+  // The ssd tier calls back on a thread of its own, which only posts to this one.
+  auto waiter = [transport = transport_, fills = fills_, wanted](BlockRef block) {
+    transport->Post([fills, come = Come{wanted, std::move(block)}]() mutable {
+      fills->coming -= 1;
+      if (fills->queue == nullptr) return;
+      fills->come.push_back(std::move(come));
+      fills->queue->Pump();
+    });
+  };
+  switch (plane_.store->Fill(key, std::move(waiter))) {
+    case FillOutcome::kComing:
+      fills_->coming += 1;
+      fills_->bytes += wanted.shape.length;
+      return;
+    case FillOutcome::kHere:
+      return SendBlock(wanted, plane_.store->Acquire(key));
+    case FillOutcome::kAskAgain:
+      return Refuse(wanted.request_id, wanted.index, WireStatus::kAskAgain);
+    case FillOutcome::kBusy:
+      return Refuse(wanted.request_id, wanted.index, WireStatus::kOverloaded);
+    case FillOutcome::kMiss:
+      return Refuse(wanted.request_id, wanted.index, WireStatus::kMiss);
+  }
+}
+
+void GetQueue::SendBlock(const Wanted& wanted, BlockRef block) {
+  if (!block) return Refuse(wanted.request_id, wanted.index, WireStatus::kMiss);
+  const std::optional<ByteSpan> range = Range(block.value(), wanted.shape, wanted.item);
+  if (!range) return Refuse(wanted.request_id, wanted.index, WireStatus::kBadRequest);
+  BlockFrame frame{wanted.index, WireStatus::kOk, {}};
   frame.envelope.assign(block.envelope().begin(), block.envelope().end());
   plane_.metrics->CountOutcome(RequestKind::kGet, WireStatus::kOk);
   plane_.metrics->bytes_out->Add(static_cast<double>(range->size()));
-  outbox_.SendBlock(request.id, frame, std::move(block), *range, request.deadline);
+  outbox_.SendBlock(wanted.request_id, frame, std::move(block), *range, wanted.deadline);
 }
 
 void GetQueue::Refuse(uint64_t request_id, uint16_t index, WireStatus status) {

@@ -1,6 +1,7 @@
 // The Get requests of one connection. Blocks are looked up when there is room to send them, not
 // when they are asked for: what waits costs no reference, and Cancel or a deadline can still call
-// it off. On the transport's thread only.
+// it off. Blocks that have to be read from the ssd tier are answered when they have come; a bounded
+// number of them is on its way while others are sent. On the transport's thread only.
 #pragma once
 
 #include <deque>
@@ -15,18 +16,24 @@ namespace terrace {
 
 class GetQueue {
  public:
-  // Both outlive the queue.
-  GetQueue(const DataPlane& plane, Outbox* outbox) : plane_(plane), outbox_(*outbox) {}
+  // All outlive the queue.
+  GetQueue(const DataPlane& plane, Transport* transport, Outbox* outbox)
+      : plane_(plane), transport_(transport), outbox_(*outbox) {
+    fills_->queue = this;
+  }
+  ~GetQueue() { fills_->queue = nullptr; }
+  GetQueue(const GetQueue&) = delete;
+  GetQueue& operator=(const GetQueue&) = delete;
 
-  // Every item is answered with a Block frame of its own, in order, unless the deadline passes
-  // first: then nobody waits for what is left.
+  // Every item is answered with a Block frame of its own, unless the deadline passes first: then
+  // nobody waits for what is left.
   void Add(const Session& session, uint64_t request_id, GetFrame frame);
   // Items not yet answered are dropped. False when there is no such request.
   bool Cancel(uint64_t request_id);
   // Sends while there is room; to be called after each completed send.
   void Pump();
 
-  bool empty() const { return requests_.empty(); }
+  bool empty() const { return requests_.empty() && fills_->coming == 0 && fills_->come.empty(); }
 
  private:
   struct Request {
@@ -37,12 +44,37 @@ class GetQueue {
     size_t next = 0;  // the first item not yet answered
   };
 
+  struct Wanted {
+    uint64_t request_id = 0;
+    uint16_t index = 0;
+    GetItem item;
+    BlockShape shape;
+    absl::Duration deadline;
+  };
+  struct Come {  // from the ssd tier
+    Wanted wanted;
+    BlockRef block;  // empty: a miss
+  };
+  // Outlives the queue where fills are still on their way when the connection ends.
+  struct Fills {
+    size_t coming = 0;
+    uint64_t bytes = 0;  // of what is coming or has come
+    std::deque<Come> come;
+    GetQueue* queue = nullptr;  // null: gone
+
+    bool full() const;
+  };
+
   void Answer(const Request& request, uint16_t index);
+  void AwaitFill(const BlockKey& key, const Wanted& wanted);
+  void SendBlock(const Wanted& wanted, BlockRef block);
   void Refuse(uint64_t request_id, uint16_t index, WireStatus status);
 
   const DataPlane& plane_;
+  Transport* const transport_;
   Outbox& outbox_;
   std::deque<Request> requests_;
+  const std::shared_ptr<Fills> fills_ = std::make_shared<Fills>();
 };
 
 }  // namespace terrace

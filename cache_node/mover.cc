@@ -8,7 +8,11 @@ Mover::Mover(TieredStore* store, NamespaceTable* namespaces)
     : store_(store),
       namespaces_(namespaces),
       wake_step_(std::max<uint64_t>(1, store->memory().size() / 512)),
-      loop_("terrace-mover", [this] { return Work(); }) {}
+      loop_("terrace-mover", [this] { return Work(); }) {
+  store_->SetRoomListener([this] { loop_.Wake(); });
+}
+
+Mover::~Mover() { store_->SetRoomListener(nullptr); }
 
 void Mover::Published(uint64_t bytes) {
   const uint64_t before = published_.fetch_add(bytes, std::memory_order_relaxed);

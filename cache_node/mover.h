@@ -1,5 +1,5 @@
 // What the node does to its blocks behind the readers' backs: frees space above the high mark,
-// forgets the blocks of deleted namespaces. (Promotion and demotion between tiers come here.)
+// by way of the ssd tier where there is one, and forgets the blocks of deleted namespaces.
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,7 @@ class Mover {
  public:
   // Both outlive the mover.
   Mover(TieredStore* store, NamespaceTable* namespaces);
+  ~Mover();
 
   // A block of `bytes` was published. Wakes the thread once per 1/512 of the tier, which is less
   // than the room between the high mark and the end of the tier.

@@ -31,6 +31,28 @@ OpenedNamespace::OpenedNamespace(std::string tenant, NamespaceSpec spec)
   std::ranges::copy(RandomBytes(secret_.size()), secret_.begin());
 }
 
+OpenedNamespace::OpenedNamespace(const control::v1::NamespaceRecord& record)
+    : tenant_(record.tenant()),
+      spec_{record.name(), record.layout(), record.hash_scheme()},
+      layout_id_(LayoutId(spec_.layout)),
+      id_{record.id()},
+      live_(!record.deleting()) {
+  std::memcpy(secret_.data(), record.secret().data(),
+              std::min(secret_.size(), record.secret().size()));
+}
+
+control::v1::NamespaceRecord OpenedNamespace::ToRecord() const {
+  control::v1::NamespaceRecord record;
+  record.set_tenant(tenant_);
+  record.set_name(spec_.name);
+  *record.mutable_layout() = spec_.layout;
+  *record.mutable_hash_scheme() = spec_.hash_scheme;
+  record.set_id(id_.value);
+  record.set_secret(secret_.data(), secret_.size());
+  record.set_deleting(!live());
+  return record;
+}
+
 bool OpenedNamespace::RunIfLive(absl::FunctionRef<void()> work) {
   MutexLock lock(&life_mutex_);
   if (!live()) return false;
@@ -52,29 +74,64 @@ absl::StatusOr<std::shared_ptr<OpenedNamespace>> NamespaceTable::Open(const std:
   }
   TERRACE_RETURN_IF_ERROR(ValidateDefinition(spec.layout, spec.hash_scheme, max_block_bytes_));
 
-  MutexLock lock(&mutex_);
-  if (auto it = by_name_.find({tenant, spec.name}); it != by_name_.end()) {
-    const NamespaceSpec& existing = it->second->spec();
-    if (!it->second->live()) {
-      return absl::FailedPreconditionError(
-          fmt::format("namespace '{}' is being deleted", spec.name));
+  std::shared_ptr<OpenedNamespace> found = FindDefined(tenant, spec.name);
+  if (found == nullptr && create) {
+    MutexLock creating(&create_mutex_);
+    found = FindDefined(tenant, spec.name);
+    if (found == nullptr) {
+      if (count() >= max_namespaces_) {
+        return absl::ResourceExhaustedError(
+            fmt::format("the node has {} namespaces already (--max-namespaces)", count()));
+      }
+      auto made = std::make_shared<OpenedNamespace>(tenant, spec);
+      TERRACE_RETURN_IF_ERROR(Save(made.get()));
+      MutexLock lock(&mutex_);
+      by_name_[{tenant, spec.name}] = made;
+      by_id_[made->id().value] = made;
+      *created = true;
+      return made;
     }
-    const std::string differences =
-        Differences(existing.layout, existing.hash_scheme, spec.layout, spec.hash_scheme);
-    if (differences.empty()) return it->second;
-    return absl::FailedPreconditionError(
-        fmt::format("namespace '{}' is defined differently: {}", spec.name, differences));
   }
-  if (!create) return absl::NotFoundError(fmt::format("no namespace '{}'", spec.name));
-  if (by_name_.size() >= max_namespaces_) {
-    return absl::ResourceExhaustedError(
-        fmt::format("the node has {} namespaces already (--max-namespaces)", by_name_.size()));
+  if (found == nullptr) return absl::NotFoundError(fmt::format("no namespace '{}'", spec.name));
+  if (!found->live()) {
+    return absl::FailedPreconditionError(fmt::format("namespace '{}' is being deleted", spec.name));
   }
-  auto made = std::make_shared<OpenedNamespace>(tenant, spec);
-  by_name_[{tenant, spec.name}] = made;
-  by_id_[made->id().value] = made;
-  *created = true;
-  return made;
+  const std::string differences =
+      Differences(found->spec().layout, found->spec().hash_scheme, spec.layout, spec.hash_scheme);
+  if (differences.empty()) return found;
+  return absl::FailedPreconditionError(
+      fmt::format("namespace '{}' is defined differently: {}", spec.name, differences));
+}
+
+std::shared_ptr<OpenedNamespace> NamespaceTable::FindDefined(const std::string& tenant,
+                                                             const std::string& name) {
+  MutexLock lock(&mutex_);
+  const auto it = by_name_.find({tenant, name});
+  return it == by_name_.end() ? nullptr : it->second;
+}
+
+absl::Status NamespaceTable::KeepIn(NamespaceKeeper* keeper) {
+  TERRACE_ASSIGN_OR_RETURN(const control::v1::NamespaceRecords records, keeper->Load());
+  keeper_ = keeper;
+  MutexLock lock(&mutex_);
+  for (const control::v1::NamespaceRecord& record : records.namespaces()) {
+    auto kept = std::make_shared<OpenedNamespace>(record);
+    by_name_[{kept->tenant(), kept->spec().name}] = kept;
+    by_id_[kept->id().value] = kept;
+    if (!kept->live()) deletions_[kept->id().value].target = kept;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NamespaceTable::Save(const OpenedNamespace* more) {
+  if (keeper_ == nullptr) return absl::OkStatus();
+  control::v1::NamespaceRecords records;
+  {
+    MutexLock lock(&mutex_);
+    for (const auto& [name, entry] : by_name_) *records.add_namespaces() = entry->ToRecord();
+  }
+  if (more != nullptr) *records.add_namespaces() = more->ToRecord();
+  return keeper_->Save(std::move(records));
 }
 
 std::shared_ptr<OpenedNamespace> NamespaceTable::Find(const std::string& tenant,
@@ -132,7 +189,14 @@ bool NamespaceTable::ForgetSome(TieredStore* store) {
 }
 
 void NamespaceTable::ForgetSome(TieredStore* store, NamespaceId id, bool count_first) {
-  const uint64_t total = count_first ? store->UsageByNamespace()[id].blocks : 0;
+  uint64_t total = 0;
+  if (count_first) {
+    // From here on a restart goes on with the deletion.
+    MutexLock writing(&create_mutex_);
+    Save(nullptr).IgnoreError();  // logged; the deletion goes on all the same
+    total = store->UsageByNamespace()[id].blocks;
+    if (store->cold() != nullptr) total += store->cold()->CountBlocks(id).value_or(0);
+  }
   const uint64_t forgotten = store->Forget(id, kForgetBatch);
   DeletionProgress progress;
   std::vector<DeletionObserver> observers;
@@ -151,6 +215,10 @@ void NamespaceTable::ForgetSome(TieredStore* store, NamespaceId id, bool count_f
       by_id_.erase(id.value);
       deletions_.erase(it);
     }
+  }
+  if (progress.done) {
+    MutexLock writing(&create_mutex_);
+    Save(nullptr).IgnoreError();  // logged
   }
   for (const DeletionObserver& observer : observers) observer(progress);
 }

@@ -1,4 +1,5 @@
-// The namespaces of a node: who may share blocks with whom. Thread-safe; no call blocks.
+// The namespaces of a node: who may share blocks with whom. Thread-safe; no call blocks but where it
+// creates one on a node with an ssd tier, or forgets one: that is written to the disk.
 #pragma once
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "cache_node/namespace_keeper.h"
 #include "cache_node/tiered_store.h"
 #include "proto/block.h"
 #include "proto/block_key.h"
@@ -31,13 +33,15 @@ struct NamespaceSpec {
 // One namespace. Everything but its life is fixed when it is created.
 class OpenedNamespace {
  public:
-  OpenedNamespace(std::string tenant, NamespaceSpec spec);
+  OpenedNamespace(std::string tenant, NamespaceSpec spec);  // a new one
+  explicit OpenedNamespace(const control::v1::NamespaceRecord& record);
 
   NamespaceId id() const { return id_; }
   const std::string& tenant() const { return tenant_; }
   const NamespaceSpec& spec() const { return spec_; }
   const NamespaceSecret& secret() const { return secret_; }
   uint64_t layout_id() const { return layout_id_; }  // carried by each envelope
+  control::v1::NamespaceRecord ToRecord() const;
   BlockShape shape() const { return {spec_.layout.block_bytes(), spec_.layout.segments()}; }
 
   bool live() const { return live_.load(std::memory_order_acquire); }
@@ -71,10 +75,15 @@ class NamespaceTable {
   NamespaceTable(uint64_t max_namespaces, uint32_t max_block_bytes)
       : max_namespaces_(max_namespaces), max_block_bytes_(max_block_bytes) {}
 
+  // Takes over the namespaces that `keeper` has and tells it of changes from now on; deletions that
+  // had begun go on. Once, before anything else. Errors of NamespaceKeeper::Load.
+  absl::Status KeepIn(NamespaceKeeper* keeper);
+
   // The tenant's namespace of that name; created when `create` and there is none (then *created).
   // InvalidArgument names the field that is wrong in itself; FailedPrecondition each field that
   // differs from the existing definition, or that it is being deleted; NotFound;
-  // ResourceExhausted at the bound on namespaces.
+  // ResourceExhausted at the bound on namespaces; an error of NamespaceKeeper::Save, and then it is
+  // not created.
   absl::StatusOr<std::shared_ptr<OpenedNamespace>> Open(const std::string& tenant,
                                                         const NamespaceSpec& spec, bool create,
                                                         bool* created);
@@ -102,9 +111,14 @@ class NamespaceTable {
   using Name = std::pair<std::string, std::string>;  // tenant, name
 
   void ForgetSome(TieredStore* store, NamespaceId id, bool count_first);
+  std::shared_ptr<OpenedNamespace> FindDefined(const std::string& tenant, const std::string& name);
+  // Of all, and of `more` unless null.
+  absl::Status Save(const OpenedNamespace* more);
 
   const uint64_t max_namespaces_;
   const uint32_t max_block_bytes_;
+  NamespaceKeeper* keeper_ = nullptr;
+  Mutex create_mutex_;  // held while one is created or its end is written; before mutex_
   mutable Mutex mutex_;
   absl::btree_map<Name, std::shared_ptr<OpenedNamespace>> by_name_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, std::shared_ptr<OpenedNamespace>> by_id_ ABSL_GUARDED_BY(mutex_);

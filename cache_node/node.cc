@@ -10,6 +10,7 @@
 #include "cache_node/data_service.h"
 #include "cache_node/http_service.h"
 #include "cache_node/security.h"
+#include "cache_node/ssd_folders.h"
 #include "cache_node/tier_metrics.h"
 #include "cluster/ucx_transport.h"
 #include "fmt/format.h"
@@ -24,6 +25,8 @@ constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // Of the time to stop, what the ends of streams and connections may take, each.
 constexpr absl::Duration kEndOfStreams = absl::Milliseconds(500);
 constexpr absl::Duration kEndOfTransport = absl::Milliseconds(250);
+// Folders of the ssd tier belong to a cluster; a node without one is its own.
+constexpr char kCluster[] = "local";
 
 enum class State { kStarting, kReady, kStopping };
 
@@ -98,6 +101,7 @@ class NodeImpl final : public Node {
 
   absl::Status CheckPorts() const;
   absl::Status StartHttp();
+  absl::StatusOr<std::unique_ptr<ColdTier>> OpenColdTier();
   absl::Status StartStore();
   absl::Status StartDataThread(size_t i);
   absl::Status StartControl();
@@ -124,6 +128,7 @@ class NodeImpl final : public Node {
   MetricRegistry registry_;
   DataMetrics data_metrics_{&registry_};
   std::unique_ptr<HttpService> http_;
+  std::unique_ptr<NamespaceKeeper> keeper_;  // with an ssd tier
   std::unique_ptr<TieredStore> store_;
   NamespaceTable namespaces_{options_.limits.max_namespaces,
                              static_cast<uint32_t>(options_.max_block_bytes)};
@@ -175,12 +180,37 @@ absl::Status NodeImpl::StartHttp() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<ColdTier>> NodeImpl::OpenColdTier() {
+  TERRACE_ASSIGN_OR_RETURN(const std::vector<SsdFolder> folders, ParseSsdFolders(options_.ssd));
+  if (folders.empty()) return nullptr;
+  ColdTierOptions tier;
+  tier.max_age = options_.ssd_max_age;
+  tier.write_budget_per_day = options_.ssd_write_budget;
+  for (const SsdFolder& folder : folders) {
+    ColdFolderOptions one;
+    one.path = folder.path;
+    one.budget_bytes = folder.bytes;
+    if (folder.bytes == 0) {
+      TERRACE_ASSIGN_OR_RETURN(one.budget_bytes, DefaultSsdBytes(folder.path));
+    }
+    one.cluster = kCluster;
+    one.node = options_.node_id;
+    tier.folders.push_back(std::move(one));
+  }
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<ColdTier> opened, ColdTier::Open(std::move(tier)));
+  keeper_ = std::make_unique<NamespaceKeeper>(opened->paths());
+  TERRACE_RETURN_IF_ERROR(namespaces_.KeepIn(keeper_.get()));
+  return opened;
+}
+
 absl::Status NodeImpl::StartStore() {
   TieredStoreOptions store;
+  absl::StatusOr<std::unique_ptr<ColdTier>> cold = OpenColdTier();
+  if (!cold.ok()) return WithFlag("--ssd", cold.status());
   store.host_bytes = options_.host_bytes;
   store.max_block_bytes = static_cast<uint32_t>(options_.max_block_bytes);
   store.progress = hooks_.progress;
-  absl::StatusOr<std::unique_ptr<TieredStore>> created = TieredStore::Create(std::move(store));
+  absl::StatusOr<std::unique_ptr<TieredStore>> created = TieredStore::Create(std::move(store), *std::move(cold));
   if (!created.ok()) return WithFlag("--host-bytes", created.status());
   store_ = *std::move(created);
   return absl::OkStatus();
@@ -353,13 +383,15 @@ void NodeImpl::Collect(std::vector<MetricSample>* out) const {
   counter(kBytes, "Bytes on the wire", {{"direction", "in"}}, sum.bytes_received);
   counter("terrace_transport_malformed_total", "Broken transport headers", {}, sum.malformed);
   gauge("terrace_transport_in_flight_bytes", "Payload handed to the wire", sum.payload_in_flight);
-  CollectTier(store_->Stats(), out);
+  CollectTiers(store_->Tiers(), out);
+  if (const ColdTier* cold = store_->cold()) CollectFolders(cold->FolderStats(), out);
 }
 
 // --- Ending
 
 void NodeImpl::Stop() {
   if (state_.exchange(State::kStopping) == State::kStopping) return;
+  const absl::Duration deadline = clock_->Now() + options_.stop_timeout;
   // 1. Nothing new; workers look elsewhere; what was begun is finished.
   if (control_) control_->Goaway("the node is stopping");
   WaitUntilQuiet(options_.stop_timeout);
@@ -373,7 +405,9 @@ void NodeImpl::Stop() {
   control_.reset();
   mover_.reset();
   sessions_.reset();
-  // 5. Memory: after everyone who refers to it.
+  // 5. The ssd tier takes what it does not have yet, in the time that is left at least half.
+  if (store_) store_->CloseColdTier(std::max(deadline - clock_->Now(), options_.stop_timeout / 2));
+  // 6. Memory: after everyone who refers to it.
   data_.clear();
   ucx_.reset();
   store_.reset();

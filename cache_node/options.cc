@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "cache_node/address.h"
+#include "cache_node/ssd_folders.h"
 #include "fmt/format.h"
 #include "proto/flags.h"
 #include "proto/log.h"
@@ -17,6 +18,8 @@ namespace {
 // Estimates for the sum printed at start; measured ones are in the metrics.
 constexpr uint64_t kIndexBytesPerBlock = 512;
 constexpr uint64_t kTypicalBlockBytes = 64 << 10;
+constexpr uint64_t kSsdBytesPerFolder = 64 << 20;
+constexpr uint64_t kColdBytesPerBlock = 48;
 constexpr uint64_t kTransportBytesPerThread = 16 * (8ULL << 20);
 
 std::string HostName() {
@@ -85,6 +88,14 @@ void AddFlags(Flags* flags, CommandLine* line) {
                    "host that clients connect to, where --data-listen is on all interfaces");
   flags->AddUint("--data-threads", &o.data_threads, "threads of the data plane", 1, 64);
   flags->AddBytes("--host-bytes", &o.host_bytes, "memory of the host tier");
+  flags->AddStrings("--ssd", &o.ssd,
+                    "folder of the ssd tier, PATH[:BYTES]; several times for several devices; "
+                    "without BYTES: four fifths of the device");
+  flags->AddBytes("--ssd-write-budget", &o.ssd_write_budget,
+                  "bytes per day that may be written to the ssd tier, 1/24 of it in one burst; "
+                  "0: no bound");
+  flags->AddDuration("--ssd-max-age", &o.ssd_max_age,
+                     "blocks leave the ssd tier this long after they were written; 0s: never");
   flags->AddBytes("--max-block-bytes", &o.max_block_bytes, "largest block that is accepted");
   flags->AddChoice("--transport", &o.transport, "how bytes travel; auto: rdma where there is any",
                    {"auto", "tcp", "rdma"});
@@ -130,6 +141,12 @@ absl::Status NodeOptions::Validate() const {
                                                "--max-block-bytes ({})",
                                                host_bytes, max_block_bytes));
   }
+  if (auto folders = ParseSsdFolders(ssd); !folders.ok()) {
+    return Invalid("--ssd", std::string(folders.status().message()));
+  }
+  if (ssd_max_age < absl::ZeroDuration() || ssd_max_age > absl::Hours(24 * 365 * 10)) {
+    return Invalid("--ssd-max-age", "expected 0s to ten years");
+  }
   if (node_id.empty() || node_id.size() > 255 ||
       !std::ranges::all_of(node_id, [](char c) { return c > ' ' && c < 127 && c != '"'; })) {
     return Invalid("--node-id", "expected 1 to 255 printable characters without spaces");
@@ -154,10 +171,22 @@ std::optional<int> ParseCommandLine(int argc, const char* const* argv, CommandLi
 
 std::vector<MemoryBudgetItem> MemoryBudget(const NodeOptions& options) {
   const uint64_t blocks = options.host_bytes / kTypicalBlockBytes;
-  return {{"host tier (blocks, and puts as they arrive)", options.host_bytes},
-          {"index (estimate for 64 KiB blocks)", blocks * kIndexBytesPerBlock},
-          {"transport (estimate for 16 busy connections per data thread)",
-           options.data_threads * kTransportBytesPerThread}};
+  std::vector<MemoryBudgetItem> items = {
+      {"host tier (blocks, and puts as they arrive)", options.host_bytes},
+      {"index (estimate for 64 KiB blocks)", blocks * kIndexBytesPerBlock},
+      {"transport (estimate for 16 busy connections per data thread)",
+       options.data_threads * kTransportBytesPerThread}};
+  const absl::StatusOr<std::vector<SsdFolder>> folders = ParseSsdFolders(options.ssd);
+  if (!folders.ok() || folders->empty()) return items;
+  uint64_t cold_blocks = 0;
+  for (const SsdFolder& folder : *folders) {
+    const uint64_t bytes =
+        folder.bytes != 0 ? folder.bytes : DefaultSsdBytes(folder.path).value_or(0);
+    cold_blocks += bytes / kTypicalBlockBytes;
+  }
+  items.push_back({"ssd tier (estimate for 64 KiB blocks)",
+                   folders->size() * kSsdBytesPerFolder + cold_blocks * kColdBytesPerBlock});
+  return items;
 }
 
 }  // namespace terrace

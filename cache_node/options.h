@@ -34,6 +34,9 @@ struct NodeOptions {
   std::string advertise;      // host for data and control addresses; empty: as bound
   uint64_t data_threads = 2;  // default: min(2, cores)
   uint64_t host_bytes = 1ULL << 30;
+  std::vector<std::string> ssd;   // PATH[:BYTES] each (cache_node/ssd_folders.h)
+  uint64_t ssd_write_budget = 0;  // bytes per day; 0: no bound
+  absl::Duration ssd_max_age;     // zero: for ever
   uint64_t max_block_bytes = kMaxBlockBytes;
   std::string transport = "auto";
   std::string node_id;  // default: the host's name

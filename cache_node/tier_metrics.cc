@@ -1,46 +1,146 @@
 #include "cache_node/tier_metrics.h"
 
+#include <functional>
 #include <string>
 #include <utility>
 
 namespace terrace {
+namespace {
 
-void CollectTier(const TierStats& stats, std::vector<MetricSample>* out) {
-  const MetricLabels tier = {{"tier", ToString(stats.tier)}};
-  const auto add = [&](bool counter, const char* name, const char* help, auto value) {
-    out->push_back({name, help, counter, tier, static_cast<double>(value)});
-  };
-  // Samples of one name stay together: they are one family.
-  const auto add_by = [&](const char* name, const char* help, const char* label,
-                          std::initializer_list<std::pair<const char*, uint64_t>> values) {
-    for (const auto& [key, value] : values) {
-      MetricLabels labels = tier;
-      labels[label] = key;
-      out->push_back({name, help, true, std::move(labels), static_cast<double>(value)});
+// Samples of one name stay together: they are one family.
+class Samples {
+ public:
+  Samples(std::vector<MetricLabels> labels, std::vector<MetricSample>* out)
+      : labels_(std::move(labels)), out_(*out) {}
+
+  void Add(bool counter, const char* name, const char* help,
+           const std::function<double(size_t)>& value) {
+    for (size_t i = 0; i < labels_.size(); ++i) {
+      out_.push_back({name, help, counter, labels_[i], value(i)});
     }
+  }
+  using Named = std::vector<std::pair<const char*, uint64_t>>;
+  void AddBy(bool counter, const char* name, const char* help, const char* label,
+             const std::function<Named(size_t)>& values) {
+    for (size_t i = 0; i < labels_.size(); ++i) {
+      for (const auto& [key, value] : values(i)) {
+        MetricLabels labels = labels_[i];
+        labels[label] = key;
+        out_.push_back({name, help, counter, std::move(labels), static_cast<double>(value)});
+      }
+    }
+  }
+
+ private:
+  const std::vector<MetricLabels> labels_;
+  std::vector<MetricSample>& out_;
+};
+
+Samples::Named Evictions(const TierStats& tier) {
+  if (tier.tier == Tier::kSsd) {
+    return {{"space", tier.evicted},
+            {"expired", tier.expired},
+            {"corrupt", tier.corrupt},
+            {"forgotten", tier.forgotten}};
+  }
+  return {{"space", tier.evicted_for_space},
+          {"watermark", tier.evicted_watermark},
+          {"region_move", tier.evicted_region_move},
+          {"forgotten", tier.forgotten}};
+}
+
+double IsHealth(const ColdFolderStats& folder, FolderHealth health) {
+  return folder.health == health ? 1 : 0;
+}
+
+}  // namespace
+
+void CollectTiers(const std::vector<TierStats>& tiers, std::vector<MetricSample>* out) {
+  std::vector<MetricLabels> labels;
+  for (const TierStats& tier : tiers) labels.push_back({{"tier", ToString(tier.tier)}});
+  Samples samples(labels, out);
+  const auto add = [&](bool counter, const char* name, const char* help, auto field) {
+    samples.Add(counter, name, help,
+                [&](size_t i) { return static_cast<double>(tiers[i].*field); });
   };
-  add(false, "terrace_tier_capacity_bytes", "Memory of the tier", stats.capacity_bytes);
-  add(false, "terrace_tier_value_bytes", "Lengths of the resident blocks", stats.value_bytes);
-  add(false, "terrace_tier_occupied_bytes", "Places in use", stats.occupied_bytes);
-  add(false, "terrace_tier_reserved_bytes", "Places being written", stats.reserved_bytes);
-  add(false, "terrace_tier_blocks", "Resident blocks", stats.blocks);
+  add(false, "terrace_tier_capacity_bytes", "Size of the tier", &TierStats::capacity_bytes);
+  add(false, "terrace_tier_value_bytes", "Lengths of the resident blocks", &TierStats::value_bytes);
+  add(false, "terrace_tier_occupied_bytes", "Places in use", &TierStats::occupied_bytes);
+  add(false, "terrace_tier_reserved_bytes", "Places being written", &TierStats::reserved_bytes);
+  add(false, "terrace_tier_blocks", "Resident blocks", &TierStats::blocks);
   add(false, "terrace_tier_referenced_blocks", "Blocks leased or being sent",
-      stats.referenced_blocks);
-  add(false, "terrace_tier_index_bytes", "Index and order of eviction", stats.index_bytes);
-  add(true, "terrace_tier_hits_total", "Blocks asked for and there", stats.hits);
-  add(true, "terrace_tier_misses_total", "Blocks asked for and not there", stats.misses);
-  add(true, "terrace_tier_turnovers_total", "The policy's clock", stats.turnovers);
-  add_by("terrace_tier_puts_total", "Blocks to be written, by outcome", "outcome",
-         {{"published", stats.puts},
-          {"existing", stats.puts_existing},
-          {"no_space", stats.puts_no_space},
-          {"never_fit", stats.puts_never_fit},
-          {"aborted", stats.puts_aborted}});
-  add_by("terrace_tier_evictions_total", "Blocks dropped, by reason", "reason",
-         {{"space", stats.evicted_for_space},
-          {"watermark", stats.evicted_watermark},
-          {"region_move", stats.evicted_region_move},
-          {"forgotten", stats.forgotten}});
+      &TierStats::referenced_blocks);
+  add(false, "terrace_tier_index_bytes", "Index and order of eviction", &TierStats::index_bytes);
+  add(true, "terrace_tier_hits_total", "Blocks asked for and found here first", &TierStats::hits);
+  add(true, "terrace_tier_misses_total", "Blocks asked for and not here, nor in a faster tier",
+      &TierStats::misses);
+  add(true, "terrace_tier_turnovers_total", "The policy's clock", &TierStats::turnovers);
+  samples.AddBy(true, "terrace_tier_puts_total", "Blocks to be written, by outcome", "outcome",
+                [&](size_t i) {
+                  return Samples::Named{{"published", tiers[i].puts},
+                                        {"existing", tiers[i].puts_existing},
+                                        {"no_space", tiers[i].puts_no_space},
+                                        {"never_fit", tiers[i].puts_never_fit},
+                                        {"aborted", tiers[i].puts_aborted}};
+                });
+  samples.AddBy(true, "terrace_tier_evictions_total", "Blocks dropped, by reason", "reason",
+                [&](size_t i) { return Evictions(tiers[i]); });
+  if (tiers.size() < 2) return;
+  const TierStats& host = tiers.front();
+  Samples moves({{}}, out);
+  moves.AddBy(true, "terrace_demotions_total",
+              "Blocks that left host memory, by what became of them in the ssd tier", "outcome",
+              [&](size_t) {
+                return Samples::Named{{"written", host.demoted},
+                                      {"there_already", host.demoted_by_name},
+                                      {"not_admitted", host.not_admitted},
+                                      {"failed", host.demotions_failed}};
+              });
+  moves.AddBy(true, "terrace_fills_total", "Blocks asked of the ssd tier, by outcome", "outcome",
+              [&](size_t) {
+                return Samples::Named{{"filled", host.fills},
+                                      {"failed", host.fills_failed},
+                                      {"refused", host.fills_refused}};
+              });
+}
+
+void CollectFolders(const std::vector<ColdFolderStats>& folders, std::vector<MetricSample>* out) {
+  std::vector<MetricLabels> labels;
+  for (const ColdFolderStats& folder : folders) labels.push_back({{"folder", folder.path}});
+  Samples samples(labels, out);
+  const auto add = [&](bool counter, const char* name, const char* help, auto field) {
+    samples.Add(counter, name, help,
+                [&](size_t i) { return static_cast<double>(folders[i].*field); });
+  };
+  using Stats = ColdFolderStats;
+  add(false, "terrace_ssd_budget_bytes", "What the folder may take", &Stats::budget_bytes);
+  add(false, "terrace_ssd_extent_bytes", "Extents made so far", &Stats::capacity_bytes);
+  add(false, "terrace_ssd_catalogue_bytes", "Catalogue on disk", &Stats::catalogue_bytes);
+  add(false, "terrace_ssd_requests_in_flight", "Requests to the device", &Stats::in_flight);
+  add(false, "terrace_ssd_requests_overdue", "Requests that hang", &Stats::overdue);
+  add(false, "terrace_ssd_load_progress", "Entries loaded after a start, 0 to 1",
+      &Stats::load_progress);
+  add(true, "terrace_ssd_user_bytes_written_total", "Lengths of the blocks written",
+      &Stats::user_bytes_written);
+  add(true, "terrace_ssd_device_bytes_written_total", "Bytes written to extents",
+      &Stats::device_bytes_written);
+  add(true, "terrace_ssd_gets_failed_total", "Reads that gave no block", &Stats::gets_failed);
+  add(true, "terrace_ssd_syncs_total", "Group commits", &Stats::syncs);
+  add(true, "terrace_ssd_failed_syncs_total", "Group commits that failed", &Stats::failed_syncs);
+  samples.Add(false, "terrace_ssd_quarantined_bytes", "Slots that wait for a commit",
+              [&](size_t i) { return static_cast<double>(folders[i].extents.quarantined_bytes); });
+  samples.Add(false, "terrace_ssd_set_aside_bytes", "Slots that failed and are not used",
+              [&](size_t i) { return static_cast<double>(folders[i].extents.set_aside_bytes); });
+  samples.Add(false, "terrace_ssd_healthy", "1: reads and writes go on",
+              [&](size_t i) { return IsHealth(folders[i], FolderHealth::kHealthy); });
+  for (size_t i = 0; i < folders.size(); ++i) {
+    for (const ArenaStats::Class& size : folders[i].extents.sizes) {
+      MetricLabels slot = labels[i];
+      slot["slot_bytes"] = std::to_string(size.size.place_bytes);
+      out->push_back(
+          {"terrace_ssd_slots", "Slots by size", false, slot, static_cast<double>(size.places)});
+    }
+  }
 }
 
 }  // namespace terrace

@@ -8,6 +8,8 @@
 
 namespace terrace {
 
-void CollectTier(const TierStats& stats, std::vector<MetricSample>* out);
+void CollectTiers(const std::vector<TierStats>& tiers, std::vector<MetricSample>* out);
+// The folders of the ssd tier, one by one.
+void CollectFolders(const std::vector<ColdFolderStats>& folders, std::vector<MetricSample>* out);
 
 }  // namespace terrace

@@ -1,6 +1,7 @@
 #include "cache_node/tier_space.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -106,6 +107,39 @@ uint64_t TierSpace::EvictLowest() {
     if (EvictFirst(size, &counts_.evicted_watermark)) return size.bytes();
   }
   return 0;
+}
+
+BlockEntry* TierSpace::BeginLeaving(BlockState* before) {
+  absl::InlinedVector<std::pair<Rank, PlaceClass>, 8> firsts;
+  for (auto& [size, own] : classes_) firsts.emplace_back(own.order.First()->rank(), size);
+  std::ranges::sort(firsts, GivenUpBefore, &std::pair<Rank, PlaceClass>::first);
+  for (const auto& [rank, size] : firsts) {
+    EvictionOrder& order = classes_[size].order;
+    absl::InlinedVector<BlockEntry*, 8> passed_over;
+    BlockEntry* chosen = nullptr;
+    while (chosen == nullptr && passed_over.size() < kMostPassedOver) {
+      auto* const entry = static_cast<BlockEntry*>(order.First());
+      if (entry == nullptr) break;
+      order.Remove(entry);
+      BlockOutcome outcome = BlockOutcome::kRefused;
+      if (entry->state.Load() == BlockState{BlockPhase::kResident, 0}) {
+        std::tie(*before, outcome) = entry->state.Apply(BlockEvent::kAcquire);
+      }
+      if (outcome == BlockOutcome::kRefused) {
+        passed_over.push_back(entry);
+      } else {
+        chosen = entry;
+      }
+    }
+    for (BlockEntry* entry : passed_over) order.Insert(entry);
+    if (order.empty()) classes_.erase(size);
+    if (chosen != nullptr) return chosen;
+  }
+  return nullptr;
+}
+
+void TierSpace::EndLeaving(BlockEntry* entry, bool drop) {
+  if (!drop || !Evict(entry, &counts_.evicted_watermark)) classes_[entry->size].order.Insert(entry);
 }
 
 // Frees a place of the class, or a stretch of chunks for a new region. False when nothing can be

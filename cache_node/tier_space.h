@@ -42,6 +42,13 @@ class TierSpace {
   // go.
   uint64_t EvictLowest();
 
+  // The unreferenced block that stands lowest of all classes, now referenced and out of the order,
+  // for the caller to copy elsewhere; null when there is none. `before` is its state until now.
+  BlockEntry* BeginLeaving(BlockState* before);
+  // Of such a block, whose reference has been given back and which is still resident: evicted if
+  // `drop` and nobody else references it, else in the order again.
+  void EndLeaving(BlockEntry* entry, bool drop);
+
   // The score with which an evicted block went, forgotten by this; kNoScore for a stranger.
   double RecallScore(const BlockKey& key) { return ghosts_.Recall(BlockIndex::Hash(key)); }
 

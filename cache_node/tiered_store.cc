@@ -1,27 +1,19 @@
 #include "cache_node/tiered_store.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cassert>
 #include <chrono>
 #include <cstdlib>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "cache_node/host_memory.h"
-#include "cache_node/tier_space.h"
+#include "cache_node/store_impl.h"
 #include "fmt/format.h"
-#include "proto/mutex.h"
 #include "proto/status.h"
-#include "storage/block_index.h"
-#include "storage/frequency.h"
-#include "storage/tier_policy.h"
 
 namespace terrace {
 namespace internal {
 namespace {
 
-constexpr uint64_t kChunkBytes = 2 << 20;
 // Blocks evicted by Tidy before it lets others at the lock.
 constexpr int kTidyBatch = 64;
 
@@ -32,87 +24,22 @@ uint64_t FirstGeneration() {
   return static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
 }
 
+// With an ssd tier a block leaves only when it has been written there, which takes a while.
+Watermarks MarksOf(const TieredStoreOptions& options, bool cold) {
+  if (options.high_mark > 0) return {options.high_mark, options.low_mark};
+  return cold ? kHostMarksOverSsd : kHostMarks;
+}
+
 }  // namespace
 
-// Locks: space_mutex_ comes before the index's own (within TierSpace and Reserve), never after.
-// Keys enter the index under space_mutex_ only. Readers need the index's locks alone.
-class StoreImpl final : public TieredStore {
- public:
-  StoreImpl(const TieredStoreOptions& options, HostMemory memory)
-      : memory_(std::move(memory)),
-        max_block_bytes_(options.max_block_bytes),
-        marks_{options.high_mark, options.low_mark},
-        space_(memory_.bytes().size(), kChunkBytes, &index_),
-        next_generation_(FirstGeneration()) {}
-  ~StoreImpl() override {
-    assert(referenced_blocks_.load() == 0 && "a BlockRef outlives the store");
-    assert(reserved_bytes_.load() == 0 && "a Reservation outlives the store");
-  }
-
-  MutableByteSpan memory() const override { return memory_.bytes(); }
-  uint32_t Match(std::span<const BlockKey> keys, bool count_use, std::vector<Tier>* tiers,
-                 std::vector<BlockRef>* refs) override;
-  BlockRef Acquire(const BlockKey& key) override;
-  void Touch(std::span<const BlockKey> keys) override;
-  std::vector<ReserveResult> Reserve(std::span<const BlockKey> keys,
-                                     std::span<const BlockShape> shapes,
-                                     std::span<const uint16_t> opaque_bytes,
-                                     std::span<const uint32_t> depths) override;
-  bool Evict(const BlockKey& key) override;
-  uint64_t Forget(NamespaceId ns, uint64_t limit) override;
-  bool Tidy() override;
-  std::optional<ResidentBlock> Find(const BlockKey& key) const override;
-  std::vector<ResidentBlock> Top(size_t count,
-                                 const std::function<bool(NamespaceId)>& wanted) const override;
-  TierStats Stats() const override;
-  std::map<NamespaceId, NamespaceUsage> UsageByNamespace() const override;
-
-  // The other ends of BlockRef and Reservation.
-  void Release(BlockEntry* entry);
-  bool Publish(BlockEntry* entry, const Envelope& envelope);
-  void Abort(BlockEntry* entry);
-
- private:
-  struct Counters {
-    std::atomic<uint64_t> hits{0}, misses{0};
-    std::atomic<uint64_t> puts{0}, puts_existing{0}, puts_no_space{0}, puts_never_fit{0},
-        puts_aborted{0};
-    std::atomic<uint64_t> forgotten{0};
-  };
-
-  // Adds a use; under the lock of the entry's shard, which makes it the only writer.
-  static void CountUse(BlockEntry& entry, double moment) {
-    entry.score.store(AddUse(entry.rank().score, moment), std::memory_order_relaxed);
-  }
-  static void Add(std::atomic<uint64_t>* counter, uint64_t count) {
-    counter->fetch_add(count, std::memory_order_relaxed);
-  }
-
-  // A reference to a resident entry, or an empty one; under the lock of its shard.
-  BlockRef Reference(BlockEntry& entry);
-  MutableByteSpan ValueOf(const BlockEntry& entry) const {
-    return memory_.bytes().subspan(entry.place.offset, entry.length);
-  }
-  // kExists or kPending, or nothing when the key is not in the index.
-  std::optional<ReserveOutcome> OutcomeOfPresent(const BlockKey& key, double moment);
-  ReserveResult ReserveOne(const BlockKey& key, const BlockShape& shape, uint16_t opaque_bytes,
-                           uint32_t depth, double moment);
-  ResidentBlock Describe(const BlockEntry& entry) const;
-
-  const HostMemory memory_;
-  const uint32_t max_block_bytes_;
-  const Watermarks marks_;
-
-  BlockIndex index_;
-  mutable Mutex space_mutex_;
-  TierSpace space_ ABSL_GUARDED_BY(space_mutex_);
-
-  DecayClock clock_{kHalfLifeTurnovers};
-  std::atomic<uint64_t> next_generation_;
-  std::atomic<uint64_t> referenced_blocks_{0};
-  std::atomic<uint64_t> reserved_bytes_{0};
-  Counters counters_;
-};
+StoreImpl::StoreImpl(const TieredStoreOptions& options, HostMemory memory,
+                     std::unique_ptr<ColdTier> cold)
+    : memory_(std::move(memory)),
+      max_block_bytes_(options.max_block_bytes),
+      marks_(MarksOf(options, cold != nullptr)),
+      space_(memory_.bytes().size(), kChunkBytes, &index_),
+      next_generation_(FirstGeneration()),
+      cold_(std::move(cold)) {}
 
 // --- reading
 
@@ -129,11 +56,12 @@ BlockRef StoreImpl::Reference(BlockEntry& entry) {
 }
 
 uint32_t StoreImpl::Match(std::span<const BlockKey> keys, bool count_use, std::vector<Tier>* tiers,
-                          std::vector<BlockRef>* refs) {
+                          std::vector<BlockRef>* refs, bool* ask_again) {
   // One moment for the whole path: parents have all the uses of their children, and equal scores
   // are told apart by depth, so the order is as if it were touched leaf to root.
   const double moment = clock_.Moment();
-  uint32_t run = 0;
+  std::vector<ColdBlock> cold;  // of the keys from the first that is not in host memory
+  uint32_t run = 0, cold_hits = 0;
   for (const BlockKey& key : keys) {
     bool readable = false;
     index_.Visit(key, [&](BlockEntry& entry) {
@@ -146,14 +74,30 @@ uint32_t StoreImpl::Match(std::span<const BlockKey> keys, bool count_use, std::v
       }
       if (readable && count_use) CountUse(entry, moment);
     });
-    if (!readable) break;
-    if (tiers != nullptr) tiers->push_back(Tier::kHost);
+    Tier tier = Tier::kHost;
+    if (!readable) {
+      if (cold_ == nullptr) break;
+      if (cold.empty()) {
+        cold.resize(keys.size() - run);
+        cold_->Find(keys.subspan(run), cold);
+      }
+      const Presence presence = cold[cold.size() - (keys.size() - run)].presence;
+      if (ask_again != nullptr) *ask_again = presence == Presence::kAskAgain;
+      if (presence != Presence::kHere) break;
+      tier = Tier::kSsd;
+      ++cold_hits;
+    }
+    if (tiers != nullptr) tiers->push_back(tier);
     ++run;
   }
   if (count_use) {
     clock_.CountUses(run);
-    Add(&counters_.hits, run);
-    Add(&counters_.misses, keys.size() - run);
+    Add(&counters_.hits, run - cold_hits);
+    Add(&counters_.misses, keys.size() - (run - cold_hits));
+    if (cold_ != nullptr) {
+      cold_->CountUses(keys.first(run));
+      cold_->CountRequested(cold_hits, keys.size() - run);
+    }
   }
   return run;
 }
@@ -175,6 +119,7 @@ void StoreImpl::Touch(std::span<const BlockKey> keys) {
     });
   }
   clock_.CountUses(uses);
+  if (cold_ != nullptr) cold_->CountUses(keys);
 }
 
 void StoreImpl::Release(BlockEntry* entry) {
@@ -218,7 +163,9 @@ ReserveResult StoreImpl::ReserveOne(const BlockKey& key, const BlockShape& shape
   entry->length = shape.length;
   entry->depth = depth;
   entry->envelope_bytes = static_cast<uint32_t>(envelope_bytes);
-  entry->score.store(AddUse(space_.RecallScore(key), moment), std::memory_order_relaxed);
+  const double before = space_.RecallScore(key);
+  entry->score.store(AddUse(before, moment), std::memory_order_relaxed);
+  entry->seen_again.store(before != kNoScore, std::memory_order_relaxed);
   entry->state.Apply(BlockEvent::kReserve);
   index_.Insert(entry);
   clock_.SetCapacity(space_.capacity_in_blocks());
@@ -240,7 +187,15 @@ std::vector<ReserveResult> StoreImpl::Reserve(std::span<const BlockKey> keys,
   const double moment = clock_.Moment();
   std::vector<ReserveResult> results;
   results.reserve(keys.size());
+  std::vector<ColdBlock> cold(cold_ == nullptr ? 0 : keys.size());
+  if (cold_ != nullptr) cold_->Find(keys, cold);
   for (size_t i = 0; i < keys.size(); ++i) {
+    if (!cold.empty() && cold[i].presence == Presence::kHere) {
+      cold_->CountUses(keys.subspan(i, 1));
+      Add(&counters_.puts_existing, 1);
+      results.push_back({ReserveOutcome::kExists, {}});
+      continue;
+    }
     results.push_back(ReserveOne(keys[i], shapes[i], opaque_bytes[i], depths[i], moment));
   }
   // What found no place used nothing.
@@ -257,8 +212,14 @@ bool StoreImpl::Publish(BlockEntry* entry, const Envelope& envelope) {
           entry->envelope_bytes) {
     std::abort();  // not the block that was reserved
   }
-  const uint64_t bytes = entry->size.bytes();
   envelope.EncodeTo(memory_.bytes().subspan(entry->place.side_offset, entry->envelope_bytes));
+  const bool published = MakeResident(entry);
+  Add(published ? &counters_.puts : &counters_.puts_aborted, 1);
+  return published;
+}
+
+bool StoreImpl::MakeResident(BlockEntry* entry) {
+  const uint64_t bytes = entry->size.bytes();
   MutexLock lock(&space_mutex_);
   const auto [before, outcome] = entry->state.Apply(BlockEvent::kPublish);
   const bool published = before.phase == BlockPhase::kReserved;
@@ -268,11 +229,15 @@ bool StoreImpl::Publish(BlockEntry* entry, const Envelope& envelope) {
     space_.GiveBack(entry);
   }
   reserved_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
-  Add(published ? &counters_.puts : &counters_.puts_aborted, 1);
   return published;
 }
 
 void StoreImpl::Abort(BlockEntry* entry) {
+  GiveUp(entry);
+  Add(&counters_.puts_aborted, 1);
+}
+
+void StoreImpl::GiveUp(BlockEntry* entry) {
   const uint64_t bytes = entry->size.bytes();
   MutexLock lock(&space_mutex_);
   const bool erased = index_.EraseIf(entry->key, [entry](BlockEntry& found) {
@@ -282,12 +247,12 @@ void StoreImpl::Abort(BlockEntry* entry) {
   if (!erased) entry->state.Apply(BlockEvent::kAbort);
   space_.GiveBack(entry);
   reserved_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
-  Add(&counters_.puts_aborted, 1);
 }
 
 // --- dropping
 
 bool StoreImpl::Evict(const BlockKey& key) {
+  if (cold_ != nullptr && !cold_->Delete(key).ok()) return false;
   MutexLock lock(&space_mutex_);
   BlockEntry* entry = nullptr;
   index_.Visit(key, [&](BlockEntry& found) { entry = &found; });
@@ -317,6 +282,10 @@ uint64_t StoreImpl::Forget(NamespaceId ns, uint64_t limit) {
     }
   }
   Add(&counters_.forgotten, found);
+  if (cold_ != nullptr && found < limit) {
+    const absl::StatusOr<uint64_t> more = cold_->Forget(ns, limit - found);
+    if (more.ok()) found += *more;
+  }
   return found;
 }
 
@@ -326,6 +295,7 @@ bool StoreImpl::Tidy() {
     MutexLock lock(&space_mutex_);
     to_free = BytesToFree(marks_, space_.occupied_bytes(), space_.arena().size());
   }
+  if (cold_ != nullptr) return DemoteSome(to_free);
   bool any = false;
   while (to_free > 0) {
     MutexLock lock(&space_mutex_);
@@ -416,6 +386,13 @@ TierStats StoreImpl::Stats() const {
   stats.puts_aborted = counters_.puts_aborted.load(std::memory_order_relaxed);
   stats.forgotten = counters_.forgotten.load(std::memory_order_relaxed);
   stats.turnovers = clock_.Turnovers();
+  stats.demoted = counters_.demoted.load(std::memory_order_relaxed);
+  stats.demoted_by_name = counters_.demoted_by_name.load(std::memory_order_relaxed);
+  stats.not_admitted = counters_.not_admitted.load(std::memory_order_relaxed);
+  stats.demotions_failed = counters_.demotions_failed.load(std::memory_order_relaxed);
+  stats.fills = counters_.fills.load(std::memory_order_relaxed);
+  stats.fills_failed = counters_.fills_failed.load(std::memory_order_relaxed);
+  stats.fills_refused = counters_.fills_refused.load(std::memory_order_relaxed);
   return stats;
 }
 
@@ -464,8 +441,11 @@ void Reservation::Abort() {
   store->Abort(static_cast<BlockEntry*>(std::exchange(entry_, nullptr)));
 }
 
-absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Create(TieredStoreOptions options) {
-  TERRACE_RETURN_IF_ERROR(Validate(Watermarks{options.high_mark, options.low_mark}));
+absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Create(TieredStoreOptions options,
+                                                                  std::unique_ptr<ColdTier> cold) {
+  if (options.high_mark > 0 || options.low_mark > 0) {
+    TERRACE_RETURN_IF_ERROR(Validate(Watermarks{options.high_mark, options.low_mark}));
+  }
   if (options.host_bytes < internal::kChunkBytes) {
     return absl::InvalidArgumentError(fmt::format("host_bytes is {}; at least {} are needed",
                                                   options.host_bytes, internal::kChunkBytes));
@@ -477,7 +457,7 @@ absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Create(TieredStoreOpti
   }
   const uint64_t bytes = options.host_bytes / internal::kChunkBytes * internal::kChunkBytes;
   TERRACE_ASSIGN_OR_RETURN(HostMemory memory, HostMemory::Create(bytes, options.progress));
-  return std::make_unique<internal::StoreImpl>(options, std::move(memory));
+  return std::make_unique<internal::StoreImpl>(options, std::move(memory), std::move(cold));
 }
 
 }  // namespace terrace

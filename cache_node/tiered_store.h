@@ -1,5 +1,6 @@
 // The node's blocks, whatever tier they are in: find, lease, put, forget. Composes arena, index
-// and policy; knows no network. Thread-safe; no call waits for I/O (a lock at most).
+// and policy; knows no network. Thread-safe; but where a call says so, none waits for I/O (a lock at
+// most).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,10 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cache_node/cold_tier.h"
 #include "proto/block.h"
 #include "proto/bytes.h"
 #include "proto/envelope.h"
@@ -98,6 +102,17 @@ struct ResidentBlock {  // one row of `top`
   uint32_t references = 0;
 };
 
+// Called once, on any thread, without locks held. An empty reference is a miss.
+using FillWaiter = absl::AnyInvocable<void(BlockRef)>;
+
+enum class FillOutcome {
+  kComing,    // the waiter will be called
+  kHere,      // it is in host memory: Acquire it
+  kMiss,      // it is in no tier, is being written by a put, or finds no room in host memory
+  kAskAgain,  // the ssd tier is still loading and has not met this key yet
+  kBusy,      // as many fills or waiters as there may be
+};
+
 struct TierStats {
   Tier tier = Tier::kHost;
   uint64_t capacity_bytes = 0;  // memory of the tier
@@ -114,6 +129,13 @@ struct TierStats {
   uint64_t evicted_for_space = 0, evicted_watermark = 0, evicted_region_move = 0;
   uint64_t forgotten = 0;  // because somebody asked: Evict, Forget
   double turnovers = 0;    // the policy's clock
+  // Host tier over an ssd tier. Blocks that left, by what became of them there: written, there
+  // already, not admitted by policy, budget or health, not written because the device failed.
+  uint64_t demoted = 0, demoted_by_name = 0, not_admitted = 0, demotions_failed = 0;
+  // Blocks read from the ssd tier, reads that failed, reads that found no room or too many others.
+  uint64_t fills = 0, fills_failed = 0, fills_refused = 0;
+  // Ssd tier.
+  uint64_t evicted = 0, expired = 0, corrupt = 0;
 };
 
 struct NamespaceUsage {
@@ -122,8 +144,9 @@ struct NamespaceUsage {
 };
 
 struct TieredStoreOptions {
-  uint64_t host_bytes = 0;                   // at least 2 MiB; whole multiples of it are used
-  double high_mark = 0.99, low_mark = 0.98;  // shares; docs/decisions/0003-watermarks.md
+  uint64_t host_bytes = 0;  // at least 2 MiB; whole multiples of it are used
+  // Shares of the host tier; 0: by docs/decisions/0003-watermarks.md.
+  double high_mark = 0, low_mark = 0;
   uint32_t max_block_bytes = kMaxBlockBytes;
   // Told while memory is touched at start: bytes done, bytes in all. Called by several threads,
   // one at a time. May be empty.
@@ -134,8 +157,10 @@ class TieredStore {
  public:
   // Takes and touches host_bytes of memory (in parallel, with progress; blocks meanwhile).
   // ResourceExhausted names host_bytes and what the machine or its limits (cgroup, rlimit) have.
-  // InvalidArgument names the option that is out of bounds.
-  static absl::StatusOr<std::unique_ptr<TieredStore>> Create(TieredStoreOptions options);
+  // InvalidArgument names the option that is out of bounds. `cold` is the ssd tier, null where
+  // there is none.
+  static absl::StatusOr<std::unique_ptr<TieredStore>> Create(
+      TieredStoreOptions options, std::unique_ptr<ColdTier> cold = nullptr);
   virtual ~TieredStore() = default;  // after every BlockRef and Reservation is gone
 
   // The memory of the host tier, for registration with a transport.
@@ -143,12 +168,17 @@ class TieredStore {
 
   // Length of the leading run of `keys` that is resident, all or nothing per key; one tier per
   // key of the run is appended to `tiers` unless null. With `refs` each block of the run is
-  // referenced in the same step in which it is found. `count_use` counts one use of each block
-  // of the run, leaf to root. Keys of one chain in order, at most kMaxKeysPerFrame.
+  // referenced in the same step in which it is found, if it is in host memory. `count_use` counts
+  // one use of each block of the run, leaf to root. `ask_again`, unless null, tells whether the run
+  // ended at a key that the ssd tier may yet turn out to have. Keys of one chain in order, at most
+  // kMaxKeysPerFrame.
   virtual uint32_t Match(std::span<const BlockKey> keys, bool count_use, std::vector<Tier>* tiers,
-                         std::vector<BlockRef>* refs) = 0;
-  // An empty reference is a miss. Does not count a use.
+                         std::vector<BlockRef>* refs, bool* ask_again = nullptr) = 0;
+  // A block in host memory; an empty reference when it is not there. Does not count a use.
   virtual BlockRef Acquire(const BlockKey& key) = 0;
+  // Brings a block that Acquire did not find from the ssd tier into host memory, verified, and
+  // hands it to `waiter` (kComing). One read per key, however many wait for it.
+  virtual FillOutcome Fill(const BlockKey& key, FillWaiter waiter) = 0;
   // Counts one use of each resident block of `keys` (a path, root first).
   virtual void Touch(std::span<const BlockKey> keys) = 0;
 
@@ -159,22 +189,33 @@ class TieredStore {
                                              std::span<const uint16_t> opaque_bytes,
                                              std::span<const uint32_t> depths) = 0;
 
-  // Drops the block if nobody references or writes it; true when it is gone, or was not there.
+  // Drops the block from all tiers if nobody references or writes it; true when it is gone, or was
+  // not there. Waits for the ssd tier.
   virtual bool Evict(const BlockKey& key) = 0;
   // Forgets up to `limit` blocks of a namespace; returns how many it found. 0: all are gone
-  // (referenced ones are invisible at once and freed with their last reference).
+  // (referenced ones are invisible at once and freed with their last reference). Waits for the ssd
+  // tier.
   virtual uint64_t Forget(NamespaceId ns, uint64_t limit) = 0;
 
-  // One round of background work: evict from above the high mark down to the low mark. Returns
-  // whether anything was done.
+  // One round of background work: evict from above the high mark down to the low mark, by way of
+  // the ssd tier where there is one. Returns whether anything was done.
   virtual bool Tidy() = 0;
+  // Told, on any thread, when a block has left for the ssd tier and Tidy may have more to do.
+  // Empty: nobody; after that return the last one is not called any more.
+  virtual void SetRoomListener(std::function<void()> listener) = 0;
+  // The end of the ssd tier: what it does not have of host memory is written to it, most valuable
+  // blocks first, until done or the time is up; fills end, their waiters are called. Blocks. Nobody
+  // else calls meanwhile, and Fill not any more.
+  virtual void CloseColdTier(absl::Duration timeout) = 0;
 
   virtual std::optional<ResidentBlock> Find(const BlockKey& key) const = 0;
   // The blocks of the namespaces `wanted` that have the highest scores, those first. `wanted` is
   // called under a lock of the index.
   virtual std::vector<ResidentBlock> Top(size_t count,
                                          const std::function<bool(NamespaceId)>& wanted) const = 0;
-  virtual TierStats Stats() const = 0;
+  virtual TierStats Stats() const = 0;  // of the host tier
+  virtual std::vector<TierStats> Tiers() const = 0;
+  virtual ColdTier* cold() = 0;  // null: none
   // The resident blocks of each namespace that has any. Visits every block: for operators, not for
   // the way of a request.
   virtual std::map<NamespaceId, NamespaceUsage> UsageByNamespace() const = 0;

@@ -112,6 +112,12 @@ void Flags::AddString(const std::string& name, std::string* target, const std::s
                     ->take_last();
 }
 
+void Flags::AddStrings(const std::string& name, std::vector<std::string>* target,
+                       const std::string& help) {
+  impl_->last = impl_->app->add_option(name, *target, help)->type_name("TEXT")->expected(1);
+  impl_->last->allow_extra_args(false)->take_all();
+}
+
 void Flags::AddChoice(const std::string& name, std::string* target, const std::string& help,
                       const std::vector<std::string>& choices) {
   impl_->last = impl_->app->add_option(name, *target, help)

@@ -35,6 +35,9 @@ class Flags {
   void AddDouble(const std::string& name, double* target, const std::string& help, double minimum,
                  double maximum);
   void AddString(const std::string& name, std::string* target, const std::string& help);
+  // May be given several times; in a file, a list.
+  void AddStrings(const std::string& name, std::vector<std::string>* target,
+                  const std::string& help);
   void AddChoice(const std::string& name, std::string* target, const std::string& help,
                  const std::vector<std::string>& choices);
   void AddBool(const std::string& name, bool* target, const std::string& help);  // a switch

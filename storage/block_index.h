@@ -95,6 +95,7 @@ class BlockStateWord {
 // before the block enters the index and constant until it is reclaimed.
 struct BlockEntry : Ranked {
   BlockStateWord state;
+  std::atomic<bool> seen_again{false};  // used since it came, or it had left before
   BlockKey key;
   Place place;
   PlaceClass size;

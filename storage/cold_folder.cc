@@ -518,6 +518,7 @@ ColdFolderStats ColdFolder::Stats() const {
   stats.path = options_.path;
   stats.loaded = loaded_;
   stats.budget_bytes = options_.budget_bytes;
+  stats.slot_budget_bytes = max_extents_ * extents_.extent_bytes();
   stats.extents = extents_.Stats();
   stats.capacity_bytes = extents_.bytes();
   stats.occupied_bytes = extents_.used_bytes();

@@ -93,12 +93,13 @@ struct ColdFolderStats {
   bool rebuilding = false;
   double load_progress = 0;  // 0 to 1
   uint64_t budget_bytes = 0;
-  uint64_t capacity_bytes = 0;   // of extents made so far
-  uint64_t occupied_bytes = 0;   // slots not free
-  uint64_t inline_bytes = 0;     // blocks within the catalogue
-  uint64_t catalogue_bytes = 0;  // on disk, inline blocks included
-  uint64_t memory_bytes = 0;     // table, arena and the catalogue's caches
-  uint64_t value_bytes = 0;      // blocks' lengths
+  uint64_t slot_budget_bytes = 0;  // of all extents that the budget has room for
+  uint64_t capacity_bytes = 0;     // of extents made so far
+  uint64_t occupied_bytes = 0;     // slots not free
+  uint64_t inline_bytes = 0;       // blocks within the catalogue
+  uint64_t catalogue_bytes = 0;    // on disk, inline blocks included
+  uint64_t memory_bytes = 0;       // table, arena and the catalogue's caches
+  uint64_t value_bytes = 0;        // blocks' lengths
   uint64_t blocks = 0;
   ExtentStats extents;
   uint64_t in_flight = 0;

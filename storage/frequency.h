@@ -39,6 +39,8 @@ class DecayClock {
   void SetCapacity(double blocks) {
     step_.store(1 / (half_life_ * std::max(blocks, 1.0)), std::memory_order_relaxed);
   }
+  // Goes on where an earlier clock stopped. Before the first use.
+  void Resume(double now) { now_.store(now, std::memory_order_relaxed); }
   void CountUses(uint64_t uses) {
     now_.fetch_add(static_cast<double>(uses) * step_.load(std::memory_order_relaxed),
                    std::memory_order_relaxed);

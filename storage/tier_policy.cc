@@ -25,6 +25,11 @@ double CapacityInBlocks(uint64_t capacity_bytes, uint64_t blocks, uint64_t place
          static_cast<double>(place_bytes);
 }
 
+bool AdmitsToSsd(TrafficClass traffic_class, bool seen_again, bool has_room) {
+  if (traffic_class == TrafficClass::kReasoning) return false;
+  return traffic_class != TrafficClass::kSingleShot || seen_again || has_room;
+}
+
 double Worth(double score, uint64_t bytes) { return score + std::log2(static_cast<double>(bytes)); }
 
 double Offer::worth_per_byte() const { return worth - std::log2(static_cast<double>(bytes)); }

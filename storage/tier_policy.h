@@ -8,6 +8,7 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "proto/block.h"
 
 namespace terrace {
 
@@ -31,6 +32,11 @@ struct Watermarks {
   double low = 0;
 };
 
+// Of the host tier: docs/decisions/0003-watermarks.md. Over an ssd tier a block leaves only when it
+// has been written, so room is made earlier.
+constexpr Watermarks kHostMarks{.high = 0.99, .low = 0.98};
+constexpr Watermarks kHostMarksOverSsd{.high = 0.95, .low = 0.93};
+
 // OK when 0 < low <= high <= 1; InvalidArgument names high_mark and low_mark.
 absl::Status Validate(const Watermarks& marks);
 
@@ -39,6 +45,11 @@ uint64_t BytesToFree(const Watermarks& marks, uint64_t occupied_bytes, uint64_t 
 
 // Blocks that a tier holds when full, judged by those it holds now; the unit of a turnover.
 double CapacityInBlocks(uint64_t capacity_bytes, uint64_t blocks, uint64_t place_bytes);
+
+// Whether a block that leaves a faster tier is written to the ssd tier. Reasoning output is not
+// asked for again; what is asked for once (single shot) has to be seen twice before it costs the
+// device a write. A tier that is not full admits whatever might come back.
+bool AdmitsToSsd(TrafficClass traffic_class, bool seen_again, bool has_room);
 
 // log2 of what a block is worth: its uses, each as much as the bytes that were not computed or
 // fetched again. So no class starves because its blocks are large.

@@ -1,0 +1,97 @@
+#include "cache_node/namespace_keeper.h"
+
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "fmt/format.h"
+#include "proto/checksum.h"
+#include "proto/log.h"
+#include "proto/status.h"
+#include "storage/folder_identity.h"
+
+namespace terrace {
+namespace {
+
+constexpr char kFile[] = "namespaces";
+constexpr std::string_view kMagic("TRNS\1\0\0\0", 8);  // with the format
+constexpr size_t kMagicBytes = 4;
+
+uint32_t Checksum(std::string_view text) { return Crc32c(std::as_bytes(std::span(text))); }
+
+std::string Encode(const control::v1::NamespaceRecords& records) {
+  std::string text(kMagic);
+  text += records.SerializeAsString();
+  const uint32_t checksum = Checksum(text);
+  text.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
+  return text;
+}
+
+absl::StatusOr<control::v1::NamespaceRecords> Decode(const std::string& text,
+                                                     const std::string& path) {
+  const std::string_view view(text);
+  if (view.size() >= kMagic.size() &&
+      view.substr(0, kMagicBytes) == kMagic.substr(0, kMagicBytes) &&
+      view.substr(0, kMagic.size()) != kMagic) {
+    return absl::FailedPreconditionError(
+        fmt::format("ssd: {} has a later format than this build knows", path));
+  }
+  control::v1::NamespaceRecords records;
+  uint32_t checksum = 0;
+  const bool long_enough = view.size() >= kMagic.size() + sizeof(checksum);
+  if (long_enough) {
+    std::memcpy(&checksum, view.data() + view.size() - sizeof(checksum), sizeof(checksum));
+  }
+  if (!long_enough || !view.starts_with(kMagic) ||
+      checksum != Checksum(view.substr(0, view.size() - sizeof(checksum))) ||
+      !records.ParseFromArray(view.data() + kMagic.size(),
+                              static_cast<int>(view.size() - kMagic.size() - sizeof(checksum)))) {
+    return absl::DataLossError(fmt::format(
+        "ssd: {} is broken; remove it to go on without the namespaces (and blocks) it knew", path));
+  }
+  return records;
+}
+
+}  // namespace
+
+absl::StatusOr<control::v1::NamespaceRecords> NamespaceKeeper::Load() {
+  std::optional<control::v1::NamespaceRecords> latest;
+  absl::Status first_error;
+  for (const std::string& folder : folders_) {
+    const std::string path = folder + "/" + kFile;
+    std::ifstream file(path, std::ios::binary);
+    if (!file) continue;
+    std::stringstream text;
+    text << file.rdbuf();
+    auto records = Decode(text.str(), path);
+    if (!records.ok()) {
+      Log(LogLevel::kError, "ssd", "{}", records.status().ToString());
+      first_error.Update(records.status());
+    } else if (!latest || records->serial() > latest->serial()) {
+      latest = *std::move(records);
+    }
+  }
+  if (!latest && !first_error.ok()) return first_error;
+  if (!latest) return control::v1::NamespaceRecords();
+  MutexLock lock(&mutex_);
+  serial_ = latest->serial();
+  return *std::move(latest);
+}
+
+absl::Status NamespaceKeeper::Save(control::v1::NamespaceRecords records) {
+  MutexLock lock(&mutex_);
+  records.set_serial(++serial_);
+  const std::string text = Encode(records);
+  absl::Status first_error;
+  bool any = false;
+  for (const std::string& folder : folders_) {
+    const absl::Status saved = ReplaceFile(folder, kFile, text);
+    if (!saved.ok()) Log(LogLevel::kError, "ssd", "{}", saved.ToString());
+    any |= saved.ok();
+    first_error.Update(saved);
+  }
+  return any ? absl::OkStatus() : first_error;
+}
+
+}  // namespace terrace

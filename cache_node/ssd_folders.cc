@@ -1,0 +1,60 @@
+#include "cache_node/ssd_folders.h"
+
+#include <filesystem>
+#include <set>
+
+#include "fmt/format.h"
+#include "proto/status.h"
+#include "proto/units.h"
+
+namespace terrace {
+
+absl::StatusOr<SsdFolder> ParseSsdFolder(std::string_view text) {
+  SsdFolder folder{std::string(text), 0};
+  if (const size_t colon = text.rfind(':'); colon != std::string_view::npos) {
+    const std::string_view size = text.substr(colon + 1);
+    const absl::StatusOr<uint64_t> bytes = ParseBytes(size);
+    if (bytes.ok()) {
+      folder = {std::string(text.substr(0, colon)), *bytes};
+    } else if (size.empty() || (size[0] >= '0' && size[0] <= '9')) {
+      return absl::InvalidArgumentError(
+          fmt::format("'{}': expected PATH or PATH:BYTES, as in /mnt/nvme0/terrace:800GiB", text));
+    }
+  }
+  if (folder.path.empty()) return absl::InvalidArgumentError("the path is empty");
+  if (folder.bytes != 0 && folder.bytes < kMinSsdBytes) {
+    return absl::InvalidArgumentError(
+        fmt::format("'{}': at least {} are needed", text, FormatBytes(kMinSsdBytes)));
+  }
+  return folder;
+}
+
+absl::StatusOr<std::vector<SsdFolder>> ParseSsdFolders(const std::vector<std::string>& texts) {
+  std::vector<SsdFolder> folders;
+  std::set<std::string> paths;
+  for (const std::string& text : texts) {
+    TERRACE_ASSIGN_OR_RETURN(SsdFolder folder, ParseSsdFolder(text));
+    const auto path = std::filesystem::path(folder.path).lexically_normal().string();
+    if (!paths.insert(path).second) {
+      return absl::InvalidArgumentError(fmt::format("{} is named twice", folder.path));
+    }
+    folders.push_back(std::move(folder));
+  }
+  return folders;
+}
+
+absl::StatusOr<uint64_t> DefaultSsdBytes(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path there = std::filesystem::absolute(path, error);
+  while (!error && !std::filesystem::exists(there, error) && there.has_relative_path()) {
+    there = there.parent_path();
+  }
+  const std::filesystem::space_info space = std::filesystem::space(there, error);
+  if (error) {
+    return absl::UnavailableError(
+        fmt::format("{}: {}; give the size as PATH:BYTES", path, error.message()));
+  }
+  return space.capacity / 5 * 4;
+}
+
+}  // namespace terrace

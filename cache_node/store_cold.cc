@@ -1,0 +1,357 @@
+// The way of blocks between host memory and the ssd tier: fills and demotions.
+//
+// Both lend host memory to the device. It is taken back, published or given up only when the tier
+// has answered and the device has let go of the memory, whichever comes last: a device that hangs
+// answers by its deadline and may still write afterwards.
+#include <algorithm>
+
+#include "cache_node/store_impl.h"
+#include "proto/clock.h"
+
+namespace terrace::internal {
+namespace {
+
+constexpr size_t kMostFills = 256;
+constexpr size_t kMostWaiters = 64;  // of one fill
+// Host memory on its way to the device; while reads wait, a quarter of it, so that they come first.
+constexpr uint64_t kMostLeavingBytes = 64 << 20;
+constexpr uint64_t kLeavingShare = 8;  // at most this part of the tier
+constexpr size_t kBatch = 32;
+
+}  // namespace
+
+// --- Fills
+
+FillOutcome StoreImpl::Fill(const BlockKey& key, FillWaiter waiter) {
+  if (cold_ == nullptr) return FillOutcome::kMiss;
+  ColdBlock cold;
+  cold_->Find({&key, 1}, {&cold, 1});
+  if (cold.presence == Presence::kAskAgain) return FillOutcome::kAskAgain;
+  std::shared_ptr<FillJob> job;
+  {
+    MutexLock lock(&fills_mutex_);
+    if (const auto it = fills_.find(key); it != fills_.end()) {
+      if (it->second->waiters.size() < kMostWaiters) {
+        it->second->waiters.push_back(std::move(waiter));
+        return FillOutcome::kComing;
+      }
+    } else if (fills_.size() < kMostFills) {
+      job = std::make_shared<FillJob>();
+      job->key = key;
+      const FillOutcome begun = BeginFill(key, cold, &job->entry);
+      if (begun != FillOutcome::kComing) return begun;
+      job->waiters.push_back(std::move(waiter));
+      fills_[key] = job;
+    }
+  }
+  if (job == nullptr) {
+    Add(&counters_.fills_refused, 1);
+    return FillOutcome::kBusy;
+  }
+  ColdGet get;
+  get.key = key;
+  get.envelope = memory_.bytes().subspan(job->entry->place.side_offset, job->entry->envelope_bytes);
+  get.value = ValueOf(*job->entry);
+  get.done = [this, job](absl::Status status) {
+    {
+      MutexLock lock(&fills_mutex_);
+      job->status = std::move(status);
+    }
+    OnFill(job);
+  };
+  get.released = [this, job] {
+    {
+      MutexLock lock(&fills_mutex_);
+      job->released = true;
+    }
+    OnFill(job);
+  };
+  cold_->Load(std::move(get));
+  return FillOutcome::kComing;
+}
+
+// kComing: `entry` is reserved for the block.
+FillOutcome StoreImpl::BeginFill(const BlockKey& key, const ColdBlock& cold, BlockEntry** entry) {
+  MutexLock lock(&space_mutex_);
+  FillOutcome present = FillOutcome::kComing;
+  index_.Visit(key, [&](BlockEntry& found) {
+    const bool resident = found.state.Load().phase == BlockPhase::kResident;
+    present = resident ? FillOutcome::kHere : FillOutcome::kMiss;
+  });
+  if (present != FillOutcome::kComing) return present;
+  if (cold.presence != Presence::kHere) return FillOutcome::kMiss;
+  const PlaceClass size = ClassFor(cold.length, cold.envelope_bytes);
+  BlockEntry* taken = space_.CanEverFit(size) ? space_.Take(size) : nullptr;
+  if (taken == nullptr) {
+    Add(&counters_.fills_refused, 1);
+    return FillOutcome::kMiss;
+  }
+  taken->key = key;
+  taken->length = cold.length;
+  taken->depth = cold.depth;
+  taken->envelope_bytes = cold.envelope_bytes;
+  taken->score.store(AddUse(space_.RecallScore(key), clock_.Moment()), std::memory_order_relaxed);
+  taken->seen_again.store(true, std::memory_order_relaxed);
+  taken->state.Apply(BlockEvent::kReserve);
+  index_.Insert(taken);
+  clock_.SetCapacity(space_.capacity_in_blocks());
+  Add(&reserved_bytes_, size.bytes());
+  *entry = taken;
+  return FillOutcome::kComing;
+}
+
+// One of the two events that end a fill has come.
+void StoreImpl::OnFill(const std::shared_ptr<FillJob>& job) {
+  bool ended = false, good = false;
+  std::vector<FillWaiter> waiters;
+  {
+    MutexLock lock(&fills_mutex_);
+    if (!job->status) return;
+    ended = job->released;
+    good = job->status->ok();
+    if (good && !ended) return;
+    if (!good) {
+      // They need not wait for a device that hangs.
+      waiters = std::move(job->waiters);
+      job->waiters.clear();
+      const auto it = fills_.find(job->key);
+      if (it != fills_.end() && it->second == job) fills_.erase(it);
+    }
+  }
+  if (good) {
+    MakeResident(job->entry);
+    MutexLock lock(&fills_mutex_);
+    waiters = std::move(job->waiters);
+    fills_.erase(job->key);
+  } else if (ended) {
+    GiveUp(job->entry);
+  }
+  if (ended) Add(good ? &counters_.fills : &counters_.fills_failed, 1);
+  for (FillWaiter& waiter : waiters) waiter(good ? Acquire(job->key) : BlockRef());
+}
+
+// --- Demotions
+
+bool StoreImpl::DemoteSome(uint64_t to_free) {
+  uint64_t bound = std::min(kMostLeavingBytes, memory_.bytes().size() / kLeavingShare);
+  {
+    MutexLock lock(&fills_mutex_);
+    if (!fills_.empty()) bound /= 4;
+  }
+  uint64_t leaving = 0;
+  {
+    MutexLock lock(&demotions_mutex_);
+    leaving = leaving_bytes_;
+  }
+  to_free -= std::min(to_free, leaving);
+  bool any = false;
+  while (to_free > 0) {
+    {
+      MutexLock lock(&demotions_mutex_);
+      leaving = leaving_bytes_;
+    }
+    if (leaving >= bound) break;
+    const auto jobs = ChooseLeaving(std::min(to_free, bound - leaving), kBatch);
+    if (jobs.empty()) break;
+    uint64_t bytes = 0;
+    for (const auto& job : jobs) bytes += job->entry->size.bytes();
+    to_free -= std::min(to_free, bytes);
+    {
+      MutexLock lock(&demotions_mutex_);
+      leaving_bytes_ += bytes;
+    }
+    Demote(jobs);
+    any = true;
+  }
+  return any;
+}
+
+std::vector<std::shared_ptr<StoreImpl::DemotionJob>> StoreImpl::ChooseLeaving(uint64_t to_free,
+                                                                              size_t most) {
+  std::vector<std::shared_ptr<DemotionJob>> jobs;
+  MutexLock lock(&space_mutex_);
+  for (uint64_t bytes = 0; bytes < to_free && jobs.size() < most;) {
+    BlockState before;
+    BlockEntry* const entry = space_.BeginLeaving(&before);
+    if (entry == nullptr) break;
+    if (before.references == 0) Add(&referenced_blocks_, 1);
+    bytes += entry->size.bytes();
+    auto job = std::make_shared<DemotionJob>();
+    job->entry = entry;
+    job->score = entry->rank().score;
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+void StoreImpl::Demote(const std::vector<std::shared_ptr<DemotionJob>>& jobs) {
+  std::vector<BlockKey> keys;
+  for (const auto& job : jobs) keys.push_back(job->entry->key);
+  std::vector<ColdBlock> cold(keys.size());
+  cold_->Find(keys, cold);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const BlockEntry& entry = *jobs[i]->entry;
+    if (cold[i].presence == Presence::kHere) {
+      Add(&counters_.demoted_by_name, 1);
+      EndDemotion(jobs[i].get(), /*drop=*/true);
+      continue;
+    }
+    const auto envelope =
+        EnvelopeView::Parse(memory_.bytes().subspan(entry.place.side_offset, entry.envelope_bytes));
+    if (!envelope.ok() ||
+        !cold_->Admits(envelope->metadata().traffic_class, entry.seen_again.load())) {
+      Add(&counters_.not_admitted, 1);
+      EndDemotion(jobs[i].get(), /*drop=*/true);
+      continue;
+    }
+    StartDemotion(jobs[i]);
+  }
+}
+
+void StoreImpl::StartDemotion(const std::shared_ptr<DemotionJob>& job) {
+  const BlockEntry& entry = *job->entry;
+  ColdPut put;
+  put.key = entry.key;
+  put.envelope = memory_.bytes().subspan(entry.place.side_offset, entry.envelope_bytes);
+  put.value = ValueOf(entry);
+  put.score = job->score - clock_.Now();
+  put.done = [this, job](absl::Status status) {
+    {
+      MutexLock lock(&demotions_mutex_);
+      job->status = std::move(status);
+    }
+    OnDemotion(job);
+  };
+  put.released = [this, job] {
+    {
+      MutexLock lock(&demotions_mutex_);
+      job->released = true;
+    }
+    OnDemotion(job);
+  };
+  cold_->Store(std::move(put));
+}
+
+void StoreImpl::OnDemotion(const std::shared_ptr<DemotionJob>& job) {
+  bool good = false;
+  {
+    MutexLock lock(&demotions_mutex_);
+    if (!job->status || !job->released) return;
+    good = job->status->ok();
+  }
+  Add(good ? &counters_.demoted : &counters_.demotions_failed, 1);
+  // Room is needed whether or not the device takes the block. One that was used meanwhile stays;
+  // when its turn comes again, it leaves by name.
+  EndDemotion(job.get(), /*drop=*/!good || job->entry->rank().score == job->score);
+}
+
+void StoreImpl::EndDemotion(DemotionJob* job, bool drop) {
+  const uint64_t bytes = job->entry->size.bytes();
+  {
+    MutexLock lock(&space_mutex_);
+    const auto [before, outcome] = job->entry->state.Apply(BlockEvent::kRelease);
+    if (before.references == 1) referenced_blocks_.fetch_sub(1, std::memory_order_relaxed);
+    if (outcome == BlockOutcome::kLast) {
+      space_.Reclaim(job->entry);
+    } else if (before.phase == BlockPhase::kResident) {
+      space_.EndLeaving(job->entry, drop);
+    }
+  }
+  MutexLock lock(&demotions_mutex_);
+  leaving_bytes_ -= bytes;
+  if (room_listener_) room_listener_();
+}
+
+void StoreImpl::SetRoomListener(std::function<void()> listener) {
+  MutexLock lock(&demotions_mutex_);
+  room_listener_ = std::move(listener);
+}
+
+// --- The end
+
+void StoreImpl::CloseColdTier(absl::Duration timeout) {
+  if (cold_ == nullptr) return;
+  DemoteAll(timeout);
+  cold_.reset();
+}
+
+void StoreImpl::DemoteAll(absl::Duration timeout) {
+  const absl::Duration deadline = Clock::Real()->Now() + timeout;
+  const uint64_t window = std::min(kMostLeavingBytes, memory_.bytes().size() / kLeavingShare);
+  auto all = [](NamespaceId) { return true; };
+  // Shared with callbacks, which may come after this returns.
+  struct Window {
+    Mutex mutex;
+    CondVar changed;
+    uint64_t bytes ABSL_GUARDED_BY(mutex) = 0;
+  };
+  const auto in_flight = std::make_shared<Window>();
+  const auto wait_below = [&](uint64_t bytes) {
+    MutexLock lock(&in_flight->mutex);
+    while (in_flight->bytes > bytes) {
+      const absl::Duration left = deadline - Clock::Real()->Now();
+      if (left <= absl::ZeroDuration()) return false;
+      in_flight->changed.WaitWithTimeout(&in_flight->mutex, left);
+    }
+    return true;
+  };
+  for (const ResidentBlock& block : Top(SIZE_MAX, all)) {
+    ColdBlock cold;
+    cold_->Find({&block.key, 1}, {&cold, 1});
+    if (cold.presence == Presence::kHere) continue;
+    auto ref = std::make_shared<BlockRef>(Acquire(block.key));
+    if (!*ref) continue;
+    const auto envelope = EnvelopeView::Parse(ref->envelope());
+    if (!envelope.ok() || !cold_->Admits(envelope->metadata().traffic_class, true)) continue;
+    if (!wait_below(window)) return;
+    const uint64_t bytes = block.bytes;
+    {
+      MutexLock lock(&in_flight->mutex);
+      in_flight->bytes += bytes;
+    }
+    ColdPut put;
+    put.key = block.key;
+    put.envelope = ref->envelope();
+    put.value = ref->value();
+    put.score = block.score;
+    put.done = [in_flight, bytes](const absl::Status&) {
+      MutexLock lock(&in_flight->mutex);
+      in_flight->bytes -= bytes;
+      in_flight->changed.SignalAll();
+    };
+    put.released = [ref] { ref->Release(); };
+    cold_->Store(std::move(put));
+  }
+  wait_below(0);
+}
+
+// --- Seeing
+
+std::vector<TierStats> StoreImpl::Tiers() const {
+  std::vector<TierStats> tiers = {Stats()};
+  if (cold_ == nullptr) return tiers;
+  TierStats ssd;
+  ssd.tier = Tier::kSsd;
+  for (const ColdFolderStats& folder : cold_->FolderStats()) {
+    ssd.capacity_bytes += folder.budget_bytes;
+    ssd.value_bytes += folder.value_bytes;
+    ssd.occupied_bytes += folder.occupied_bytes + folder.catalogue_bytes;
+    ssd.blocks += folder.blocks;
+    ssd.index_bytes += folder.memory_bytes;
+    ssd.puts += folder.puts;
+    ssd.puts_existing += folder.puts_existing;
+    ssd.puts_no_space += folder.puts_no_space;
+    ssd.puts_aborted += folder.puts_failed;
+    ssd.evicted += folder.evicted;
+    ssd.expired += folder.expired;
+    ssd.forgotten += folder.forgotten;
+    ssd.corrupt += folder.corrupt;
+  }
+  ssd.hits = cold_->hits();
+  ssd.misses = cold_->misses();
+  ssd.turnovers = cold_->turnovers();
+  tiers.push_back(ssd);
+  return tiers;
+}
+
+}  // namespace terrace::internal

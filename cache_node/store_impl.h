@@ -1,0 +1,152 @@
+// What a TieredStore is made of: the host tier, and the ssd tier below it where there is one. Only
+// tiered_store.cc and store_cold.cc include this.
+#pragma once
+
+#include <atomic>
+#include <cassert>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "cache_node/cold_tier.h"
+#include "cache_node/host_memory.h"
+#include "cache_node/tier_space.h"
+#include "cache_node/tiered_store.h"
+#include "proto/mutex.h"
+#include "storage/block_index.h"
+#include "storage/frequency.h"
+#include "storage/tier_policy.h"
+
+namespace terrace::internal {
+
+// Of the arena of the host tier.
+constexpr uint64_t kChunkBytes = 2 << 20;
+
+// Locks: fills_mutex_ comes before space_mutex_, and that before the index's own (within TierSpace
+// and Reserve), never after. Keys enter the index under space_mutex_ only. Readers need the index's
+// locks alone. None is held while the ssd tier is called, which calls back from its own threads.
+class StoreImpl final : public TieredStore {
+ public:
+  StoreImpl(const TieredStoreOptions& options, HostMemory memory, std::unique_ptr<ColdTier> cold);
+  ~StoreImpl() override {
+    cold_.reset();  // its callbacks use the rest
+    assert(referenced_blocks_.load() == 0 && "a BlockRef outlives the store");
+    assert(reserved_bytes_.load() == 0 && "a Reservation outlives the store");
+  }
+
+  MutableByteSpan memory() const override { return memory_.bytes(); }
+  uint32_t Match(std::span<const BlockKey> keys, bool count_use, std::vector<Tier>* tiers,
+                 std::vector<BlockRef>* refs, bool* ask_again) override;
+  BlockRef Acquire(const BlockKey& key) override;
+  FillOutcome Fill(const BlockKey& key, FillWaiter waiter) override;
+  void Touch(std::span<const BlockKey> keys) override;
+  std::vector<ReserveResult> Reserve(std::span<const BlockKey> keys,
+                                     std::span<const BlockShape> shapes,
+                                     std::span<const uint16_t> opaque_bytes,
+                                     std::span<const uint32_t> depths) override;
+  bool Evict(const BlockKey& key) override;
+  uint64_t Forget(NamespaceId ns, uint64_t limit) override;
+  bool Tidy() override;
+  void SetRoomListener(std::function<void()> listener) override;
+  void CloseColdTier(absl::Duration timeout) override;
+  std::optional<ResidentBlock> Find(const BlockKey& key) const override;
+  std::vector<ResidentBlock> Top(size_t count,
+                                 const std::function<bool(NamespaceId)>& wanted) const override;
+  TierStats Stats() const override;
+  std::vector<TierStats> Tiers() const override;
+  ColdTier* cold() override { return cold_.get(); }
+  std::map<NamespaceId, NamespaceUsage> UsageByNamespace() const override;
+
+  // The other ends of BlockRef and Reservation.
+  void Release(BlockEntry* entry);
+  bool Publish(BlockEntry* entry, const Envelope& envelope);
+  void Abort(BlockEntry* entry);
+
+ private:
+  struct Counters {
+    std::atomic<uint64_t> hits{0}, misses{0};
+    std::atomic<uint64_t> puts{0}, puts_existing{0}, puts_no_space{0}, puts_never_fit{0},
+        puts_aborted{0};
+    std::atomic<uint64_t> forgotten{0};
+    std::atomic<uint64_t> demoted{0}, demoted_by_name{0}, not_admitted{0}, demotions_failed{0};
+    std::atomic<uint64_t> fills{0}, fills_failed{0}, fills_refused{0};
+  };
+  // A block on its way from the ssd tier into host memory, and who waits for it.
+  struct FillJob {
+    BlockKey key;
+    BlockEntry* entry = nullptr;  // reserved
+    std::vector<FillWaiter> waiters;
+    std::optional<absl::Status> status;  // the ssd tier has answered
+    bool released = false;               // the device has let go of the memory
+  };
+  // A block on its way from host memory to the ssd tier; referenced.
+  struct DemotionJob {
+    BlockEntry* entry = nullptr;
+    double score = 0;  // when it was chosen
+    std::optional<absl::Status> status;
+    bool released = false;
+  };
+
+  // Adds a use; under the lock of the entry's shard, which makes it the only writer.
+  static void CountUse(BlockEntry& entry, double moment) {
+    entry.score.store(AddUse(entry.rank().score, moment), std::memory_order_relaxed);
+    entry.seen_again.store(true, std::memory_order_relaxed);
+  }
+  static void Add(std::atomic<uint64_t>* counter, uint64_t count) {
+    counter->fetch_add(count, std::memory_order_relaxed);
+  }
+
+  // A reference to a resident entry, or an empty one; under the lock of its shard.
+  BlockRef Reference(BlockEntry& entry);
+  MutableByteSpan ValueOf(const BlockEntry& entry) const {
+    return memory_.bytes().subspan(entry.place.offset, entry.length);
+  }
+  // kExists or kPending, or nothing when the key is not in the index.
+  std::optional<ReserveOutcome> OutcomeOfPresent(const BlockKey& key, double moment);
+  ReserveResult ReserveOne(const BlockKey& key, const BlockShape& shape, uint16_t opaque_bytes,
+                           uint32_t depth, double moment);
+  ResidentBlock Describe(const BlockEntry& entry) const;
+  // Makes a reserved entry readable; false when it was forgotten meanwhile.
+  bool MakeResident(BlockEntry* entry);
+  void GiveUp(BlockEntry* entry);
+
+  // store_cold.cc: the way to the ssd tier and back.
+  FillOutcome BeginFill(const BlockKey& key, const ColdBlock& cold, BlockEntry** entry);
+  void OnFill(const std::shared_ptr<FillJob>& job);
+  bool DemoteSome(uint64_t to_free);
+  std::vector<std::shared_ptr<DemotionJob>> ChooseLeaving(uint64_t to_free, size_t most);
+  void Demote(const std::vector<std::shared_ptr<DemotionJob>>& jobs);
+  void StartDemotion(const std::shared_ptr<DemotionJob>& job);
+  void OnDemotion(const std::shared_ptr<DemotionJob>& job);
+  void EndDemotion(DemotionJob* job, bool drop);
+  void DemoteAll(absl::Duration timeout);
+
+  const HostMemory memory_;
+  const uint32_t max_block_bytes_;
+  const Watermarks marks_;
+
+  BlockIndex index_;
+  mutable Mutex space_mutex_;
+  TierSpace space_ ABSL_GUARDED_BY(space_mutex_);
+
+  DecayClock clock_{kHalfLifeTurnovers};
+  std::atomic<uint64_t> next_generation_;
+  std::atomic<uint64_t> referenced_blocks_{0};
+  std::atomic<uint64_t> reserved_bytes_{0};
+  Counters counters_;
+
+  Mutex fills_mutex_;  // also of the jobs' fields
+  absl::flat_hash_map<BlockKey, std::shared_ptr<FillJob>> fills_ ABSL_GUARDED_BY(fills_mutex_);
+
+  Mutex demotions_mutex_;  // innermost; also of the jobs' fields
+  uint64_t leaving_bytes_ ABSL_GUARDED_BY(demotions_mutex_) = 0;
+  std::function<void()> room_listener_ ABSL_GUARDED_BY(demotions_mutex_);
+
+  std::unique_ptr<ColdTier> cold_;  // null: none
+};
+
+}  // namespace terrace::internal
