@@ -1,5 +1,5 @@
-// The namespaces of a node: who may share blocks with whom. Thread-safe; no call blocks but where it
-// creates one on a node with an ssd tier, or forgets one: that is written to the disk.
+// The namespaces of a node: who may share blocks with whom. Thread-safe; no call blocks but where
+// it creates one on a node with an ssd tier, or forgets one: that is written to the disk.
 #pragma once
 
 #include <atomic>

@@ -13,8 +13,9 @@ namespace {
 
 constexpr size_t kMostFills = 256;
 constexpr size_t kMostWaiters = 64;  // of one fill
-// Host memory on its way to the device; while reads wait, a quarter of it, so that they come first.
+// Host memory on its way to the device; while reads wait, half of it, so that they come first.
 constexpr uint64_t kMostLeavingBytes = 64 << 20;
+constexpr size_t kMostLeaving = 512;
 constexpr uint64_t kLeavingShare = 8;  // at most this part of the tier
 constexpr size_t kBatch = 32;
 
@@ -133,32 +134,30 @@ void StoreImpl::OnFill(const std::shared_ptr<FillJob>& job) {
 // --- Demotions
 
 bool StoreImpl::DemoteSome(uint64_t to_free) {
-  uint64_t bound = std::min(kMostLeavingBytes, memory_.bytes().size() / kLeavingShare);
+  Leaving bound{kMostLeaving, std::min(kMostLeavingBytes, memory_.bytes().size() / kLeavingShare)};
   {
     MutexLock lock(&fills_mutex_);
-    if (!fills_.empty()) bound /= 4;
+    if (!fills_.empty()) bound = {bound.blocks / 2, bound.bytes / 2};
   }
-  uint64_t leaving = 0;
-  {
+  const auto leaving = [this] {
     MutexLock lock(&demotions_mutex_);
-    leaving = leaving_bytes_;
-  }
-  to_free -= std::min(to_free, leaving);
+    return leaving_;
+  };
+  to_free -= std::min(to_free, leaving().bytes);
   bool any = false;
   while (to_free > 0) {
-    {
-      MutexLock lock(&demotions_mutex_);
-      leaving = leaving_bytes_;
-    }
-    if (leaving >= bound) break;
-    const auto jobs = ChooseLeaving(std::min(to_free, bound - leaving), kBatch);
+    const Leaving now = leaving();
+    if (now.bytes >= bound.bytes || now.blocks >= bound.blocks) break;
+    const auto jobs = ChooseLeaving(std::min(to_free, bound.bytes - now.bytes),
+                                    std::min<size_t>(kBatch, bound.blocks - now.blocks));
     if (jobs.empty()) break;
     uint64_t bytes = 0;
     for (const auto& job : jobs) bytes += job->entry->size.bytes();
     to_free -= std::min(to_free, bytes);
     {
       MutexLock lock(&demotions_mutex_);
-      leaving_bytes_ += bytes;
+      leaving_.blocks += jobs.size();
+      leaving_.bytes += bytes;
     }
     Demote(jobs);
     any = true;
@@ -258,7 +257,8 @@ void StoreImpl::EndDemotion(DemotionJob* job, bool drop) {
     }
   }
   MutexLock lock(&demotions_mutex_);
-  leaving_bytes_ -= bytes;
+  leaving_.blocks -= 1;
+  leaving_.bytes -= bytes;
   if (room_listener_) room_listener_();
 }
 
@@ -277,18 +277,17 @@ void StoreImpl::CloseColdTier(absl::Duration timeout) {
 
 void StoreImpl::DemoteAll(absl::Duration timeout) {
   const absl::Duration deadline = Clock::Real()->Now() + timeout;
-  const uint64_t window = std::min(kMostLeavingBytes, memory_.bytes().size() / kLeavingShare);
   auto all = [](NamespaceId) { return true; };
   // Shared with callbacks, which may come after this returns.
   struct Window {
     Mutex mutex;
     CondVar changed;
-    uint64_t bytes ABSL_GUARDED_BY(mutex) = 0;
+    Leaving leaving ABSL_GUARDED_BY(mutex);
   };
   const auto in_flight = std::make_shared<Window>();
-  const auto wait_below = [&](uint64_t bytes) {
+  const auto wait_below = [&](uint64_t blocks, uint64_t bytes) {
     MutexLock lock(&in_flight->mutex);
-    while (in_flight->bytes > bytes) {
+    while (in_flight->leaving.blocks >= blocks || in_flight->leaving.bytes >= bytes) {
       const absl::Duration left = deadline - Clock::Real()->Now();
       if (left <= absl::ZeroDuration()) return false;
       in_flight->changed.WaitWithTimeout(&in_flight->mutex, left);
@@ -303,11 +302,12 @@ void StoreImpl::DemoteAll(absl::Duration timeout) {
     if (!*ref) continue;
     const auto envelope = EnvelopeView::Parse(ref->envelope());
     if (!envelope.ok() || !cold_->Admits(envelope->metadata().traffic_class, true)) continue;
-    if (!wait_below(window)) return;
+    if (!wait_below(kMostLeaving, kMostLeavingBytes)) return;
     const uint64_t bytes = block.bytes;
     {
       MutexLock lock(&in_flight->mutex);
-      in_flight->bytes += bytes;
+      in_flight->leaving.blocks += 1;
+      in_flight->leaving.bytes += bytes;
     }
     ColdPut put;
     put.key = block.key;
@@ -316,13 +316,14 @@ void StoreImpl::DemoteAll(absl::Duration timeout) {
     put.score = block.score;
     put.done = [in_flight, bytes](const absl::Status&) {
       MutexLock lock(&in_flight->mutex);
-      in_flight->bytes -= bytes;
+      in_flight->leaving.blocks -= 1;
+      in_flight->leaving.bytes -= bytes;
       in_flight->changed.SignalAll();
     };
     put.released = [ref] { ref->Release(); };
     cold_->Store(std::move(put));
   }
-  wait_below(0);
+  wait_below(1, 1);
 }
 
 // --- Seeing

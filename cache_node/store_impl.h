@@ -91,6 +91,10 @@ class StoreImpl final : public TieredStore {
     bool released = false;
   };
 
+  struct Leaving {
+    uint64_t blocks = 0, bytes = 0;
+  };
+
   // Adds a use; under the lock of the entry's shard, which makes it the only writer.
   static void CountUse(BlockEntry& entry, double moment) {
     entry.score.store(AddUse(entry.rank().score, moment), std::memory_order_relaxed);
@@ -143,7 +147,7 @@ class StoreImpl final : public TieredStore {
   absl::flat_hash_map<BlockKey, std::shared_ptr<FillJob>> fills_ ABSL_GUARDED_BY(fills_mutex_);
 
   Mutex demotions_mutex_;  // innermost; also of the jobs' fields
-  uint64_t leaving_bytes_ ABSL_GUARDED_BY(demotions_mutex_) = 0;
+  Leaving leaving_ ABSL_GUARDED_BY(demotions_mutex_);
   std::function<void()> room_listener_ ABSL_GUARDED_BY(demotions_mutex_);
 
   std::unique_ptr<ColdTier> cold_;  // null: none

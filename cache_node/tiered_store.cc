@@ -442,7 +442,7 @@ void Reservation::Abort() {
 }
 
 absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Create(TieredStoreOptions options,
-                                                                  std::unique_ptr<ColdTier> cold) {
+                                                                 std::unique_ptr<ColdTier> cold) {
   if (options.high_mark > 0 || options.low_mark > 0) {
     TERRACE_RETURN_IF_ERROR(Validate(Watermarks{options.high_mark, options.low_mark}));
   }

@@ -1,6 +1,6 @@
 // The node's blocks, whatever tier they are in: find, lease, put, forget. Composes arena, index
-// and policy; knows no network. Thread-safe; but where a call says so, none waits for I/O (a lock at
-// most).
+// and policy; knows no network. Thread-safe; but where a call says so, none waits for I/O (a lock
+// at most).
 #pragma once
 
 #include <cstdint>

@@ -15,6 +15,7 @@ namespace terrace {
 namespace {
 
 constexpr absl::Duration kMatchTimeout = absl::Seconds(1);
+constexpr absl::Duration kAskAgainFor = absl::Seconds(2), kAskAgainPause = absl::Milliseconds(2);
 constexpr absl::Duration kTransferTimeout = absl::Seconds(5);
 constexpr absl::Duration kLate = absl::Seconds(1);
 constexpr absl::Duration kLease = absl::Seconds(10);
@@ -137,6 +138,13 @@ absl::StatusOr<bool> Replay::Shared::Take(const Namespace& current, TrafficReque
   TERRACE_ASSIGN_OR_RETURN(*match,
                            client->Match(**chain, {.timeout = kMatchTimeout, .lease = kLease}));
   *latency = Clock::Real()->Now() - begin;
+  // A node that has just been started still loads what its ssd tier has.
+  while (match->ask_again && client->Stats().connected &&
+         Clock::Real()->Now() - begin < kAskAgainFor) {
+    absl::SleepFor(kAskAgainPause);
+    TERRACE_ASSIGN_OR_RETURN(*match,
+                             client->Match(**chain, {.timeout = kMatchTimeout, .lease = kLease}));
+  }
   return true;
 }
 
