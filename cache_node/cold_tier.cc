@@ -76,10 +76,8 @@ void ColdTier::Find(std::span<const BlockKey> keys, std::span<ColdBlock> blocks)
   store_->Find(keys, blocks);
 }
 
-void ColdTier::CountUses(std::span<const BlockKey> keys) {
-  if (keys.empty()) return;
-  store_->Touch(keys, clock_.Moment());
-  clock_.CountUses(keys.size());
+void ColdTier::Touch(std::span<const BlockKey> keys) {
+  if (!keys.empty()) store_->Touch(keys, clock_.Moment());
 }
 
 bool ColdTier::WithinBudget() const {

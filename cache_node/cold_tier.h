@@ -36,8 +36,10 @@ class ColdTier {
 
   // `blocks` has room for each key. Reads no disk.
   void Find(std::span<const BlockKey> keys, std::span<ColdBlock> blocks);
-  // A request used these blocks, wherever they are; those that are here get a use each.
-  void CountUses(std::span<const BlockKey> keys);
+  // A request uses these blocks, wherever they are; those that are here get a use each.
+  void Touch(std::span<const BlockKey> keys);
+  // So many blocks have been used, of whatever tier: the clock goes on.
+  void Elapse(uint64_t uses) { clock_.CountUses(uses); }
 
   // Whether a block of this kind would be written now: policy, budget and health.
   bool Admits(TrafficClass traffic_class, bool seen_again) const;

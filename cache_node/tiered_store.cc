@@ -95,7 +95,8 @@ uint32_t StoreImpl::Match(std::span<const BlockKey> keys, bool count_use, std::v
     Add(&counters_.hits, run - cold_hits);
     Add(&counters_.misses, keys.size() - (run - cold_hits));
     if (cold_ != nullptr) {
-      cold_->CountUses(keys.first(run));
+      cold_->Touch(keys.first(run));
+      cold_->Elapse(run);
       cold_->CountRequested(cold_hits, keys.size() - run);
     }
   }
@@ -119,7 +120,9 @@ void StoreImpl::Touch(std::span<const BlockKey> keys) {
     });
   }
   clock_.CountUses(uses);
-  if (cold_ != nullptr) cold_->CountUses(keys);
+  if (cold_ == nullptr) return;
+  cold_->Touch(keys);
+  cold_->Elapse(keys.size());
 }
 
 void StoreImpl::Release(BlockEntry* entry) {
@@ -191,7 +194,7 @@ std::vector<ReserveResult> StoreImpl::Reserve(std::span<const BlockKey> keys,
   if (cold_ != nullptr) cold_->Find(keys, cold);
   for (size_t i = 0; i < keys.size(); ++i) {
     if (!cold.empty() && cold[i].presence == Presence::kHere) {
-      cold_->CountUses(keys.subspan(i, 1));
+      cold_->Touch(keys.subspan(i, 1));
       Add(&counters_.puts_existing, 1);
       results.push_back({ReserveOutcome::kExists, {}});
       continue;
@@ -199,9 +202,11 @@ std::vector<ReserveResult> StoreImpl::Reserve(std::span<const BlockKey> keys,
     results.push_back(ReserveOne(keys[i], shapes[i], opaque_bytes[i], depths[i], moment));
   }
   // What found no place used nothing.
-  clock_.CountUses(std::ranges::count_if(results, [](const ReserveResult& result) {
+  const auto uses = std::ranges::count_if(results, [](const ReserveResult& result) {
     return result.outcome == ReserveOutcome::kReserved || result.outcome == ReserveOutcome::kExists;
-  }));
+  });
+  clock_.CountUses(uses);
+  if (cold_ != nullptr) cold_->Elapse(uses);
   return results;
 }
 
