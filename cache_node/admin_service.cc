@@ -33,7 +33,7 @@ void Fill(const ResidentBlock& block, v1::TopBlock* out) {
   out->set_score(block.score);
   out->set_depth(block.depth);
   out->set_references(block.references);
-  out->set_tier(ToString(Tier::kHost));
+  out->set_tier(ToString(block.tier));
 }
 
 void Fill(const TierStats& stats, v1::TierInfo* out) {
@@ -66,21 +66,24 @@ void Fill(const TierStats& stats, v1::TierInfo* out) {
   evictions["forgotten"] = stats.forgotten;
 }
 
-// The progress of a deletion, told by the mover's thread. gRPC and the mover may let go of it in
-// either order: each holds a share.
-class DeletionStream final : public grpc::ServerWriteReactor<v1::DeleteNamespaceProgress> {
+// The progress of something long, told by the thread that does it. gRPC and that thread may let go
+// of it in either order: each holds a share. Of news that wait, the latest is sent.
+template <typename Message>
+class ProgressStream final : public grpc::ServerWriteReactor<Message> {
  public:
-  static std::shared_ptr<DeletionStream> Make() {
-    std::shared_ptr<DeletionStream> stream(new DeletionStream);
+  static std::shared_ptr<ProgressStream> Make() {
+    std::shared_ptr<ProgressStream> stream(new ProgressStream);
     stream->self_ = stream;
     return stream;
   }
 
-  void Tell(const DeletionProgress& progress) {
+  // False when nobody listens any more.
+  bool Tell(Message message) {
     MutexLock lock(&mutex_);
-    if (finished_) return;
-    latest_ = progress;
+    if (finished_ || ended_) return false;
+    latest_ = std::move(message);
     if (!writing_) WriteLatest();
+    return true;
   }
 
   void End(const grpc::Status& status) {
@@ -93,7 +96,7 @@ class DeletionStream final : public grpc::ServerWriteReactor<v1::DeleteNamespace
     writing_ = false;
     if (ok && latest_) {
       WriteLatest();
-    } else if (!ok || done_written_ || ended_) {
+    } else if (!ok || message_.done() || ended_) {
       EndLocked(ok ? grpc::Status::OK : grpc::Status::CANCELLED);
     }
   }
@@ -106,32 +109,46 @@ class DeletionStream final : public grpc::ServerWriteReactor<v1::DeleteNamespace
   void OnDone() override { self_.reset(); }
 
  private:
-  DeletionStream() = default;
+  ProgressStream() = default;
 
   void WriteLatest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    message_.set_blocks_forgotten(latest_->forgotten);
-    message_.set_blocks_total(latest_->total);
-    message_.set_done(latest_->done);
-    done_written_ = latest_->done;
-    latest_.reset();
+    message_ = *std::exchange(latest_, std::nullopt);
     writing_ = true;
-    StartWrite(&message_);
+    this->StartWrite(&message_);
   }
   void EndLocked(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (finished_) return;
     finished_ = true;
-    Finish(status);
+    this->Finish(status);
   }
 
-  std::shared_ptr<DeletionStream> self_;  // gRPC's share
+  std::shared_ptr<ProgressStream> self_;  // gRPC's share
   Mutex mutex_;
-  std::optional<DeletionProgress> latest_ ABSL_GUARDED_BY(mutex_);  // not yet written
-  v1::DeleteNamespaceProgress message_ ABSL_GUARDED_BY(mutex_);     // unchanged while writing_
+  std::optional<Message> latest_ ABSL_GUARDED_BY(mutex_);  // not yet written
+  Message message_ ABSL_GUARDED_BY(mutex_);                // unchanged while writing_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool done_written_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;     // the caller does not listen any more
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // Finish was called
 };
+
+v1::DeleteNamespaceProgress ToMessage(const DeletionProgress& progress) {
+  v1::DeleteNamespaceProgress message;
+  message.set_blocks_forgotten(progress.forgotten);
+  message.set_blocks_total(progress.total);
+  message.set_done(progress.done);
+  return message;
+}
+
+v1::ScrubReply ToMessage(const ScrubProgress& progress) {
+  v1::ScrubReply message;
+  message.set_blocks(progress.blocks);
+  message.set_blocks_total(progress.blocks_total);
+  message.set_bytes(progress.bytes);
+  message.set_corrupt(progress.corrupt);
+  message.set_unread(progress.unread);
+  message.set_done(progress.done);
+  return message;
+}
 
 }  // namespace
 
@@ -225,14 +242,14 @@ grpc::ServerUnaryReactor* AdminService::CreateNamespace(grpc::CallbackServerCont
 
 grpc::ServerWriteReactor<v1::DeleteNamespaceProgress>* AdminService::DeleteNamespace(
     grpc::CallbackServerContext* context, const v1::DeleteNamespaceRequest* request) {
-  std::shared_ptr<DeletionStream> stream = DeletionStream::Make();
+  const auto stream = ProgressStream<v1::DeleteNamespaceProgress>::Make();
   absl::StatusOr<Identity> identity = Authorize(*context, *plane_.security, Role::kAdmin);
   absl::Status status = identity.status();
   if (status.ok()) {
     const std::string& tenant = request->tenant().empty() ? identity->tenant : request->tenant();
     status = plane_.namespaces->Delete(
         tenant, request->name(),
-        [stream](const DeletionProgress& progress) { stream->Tell(progress); });
+        [stream](const DeletionProgress& progress) { stream->Tell(ToMessage(progress)); });
   }
   if (status.ok()) {
     Log(LogLevel::kInfo, "namespace", "{} is being deleted by tenant {}", request->name(),
@@ -241,6 +258,24 @@ grpc::ServerWriteReactor<v1::DeleteNamespaceProgress>* AdminService::DeleteNames
   } else {
     stream->End(ToGrpc(status));
   }
+  return stream.get();
+}
+
+grpc::ServerWriteReactor<v1::ScrubReply>* AdminService::Scrub(grpc::CallbackServerContext* context,
+                                                              const v1::ScrubRequest* request) {
+  const auto stream = ProgressStream<v1::ScrubReply>::Make();
+  absl::StatusOr<Identity> identity = Authorize(*context, *plane_.security, Role::kAdmin);
+  absl::Status status = identity.status();
+  if (status.ok()) {
+    status = plane_.scrubber->Start(request->bytes_per_second(),
+                                    [stream](const ScrubProgress& progress) {
+                                      if (progress.status.ok())
+                                        return stream->Tell(ToMessage(progress));
+                                      stream->End(ToGrpc(progress.status));
+                                      return false;
+                                    });
+  }
+  if (!status.ok()) stream->End(ToGrpc(status));
   return stream.get();
 }
 

@@ -35,6 +35,8 @@ class AdminService final : public control::v1::Admin::CallbackService {
   grpc::ServerWriteReactor<control::v1::DeleteNamespaceProgress>* DeleteNamespace(
       grpc::CallbackServerContext* context,
       const control::v1::DeleteNamespaceRequest* request) override;
+  grpc::ServerWriteReactor<control::v1::ScrubReply>* Scrub(
+      grpc::CallbackServerContext* context, const control::v1::ScrubRequest* request) override;
 
  private:
   static void Describe(const OpenedNamespace& ns, const NamespaceUsage& usage,

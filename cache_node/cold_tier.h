@@ -64,6 +64,7 @@ class ColdTier {
     hits_.fetch_add(hits, std::memory_order_relaxed);
     misses_.fetch_add(misses, std::memory_order_relaxed);
   }
+  double now() const { return clock_.Now(); }  // the unit of scores
   double turnovers() const { return clock_.Turnovers(); }
 
  private:

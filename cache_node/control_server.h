@@ -13,6 +13,7 @@
 #include "cache_node/mover.h"
 #include "cache_node/namespace_table.h"
 #include "cache_node/options.h"
+#include "cache_node/scrubber.h"
 #include "cache_node/security.h"
 #include "cache_node/session_table.h"
 #include "cache_node/tiered_store.h"
@@ -28,6 +29,7 @@ struct ControlPlane {
   NamespaceTable* namespaces = nullptr;
   TieredStore* store = nullptr;
   Mover* mover = nullptr;
+  Scrubber* scrubber = nullptr;
   MetricRegistry* registry = nullptr;
   // What every session is told; its id, token and tenant are filled in.
   control::v1::SessionOpened welcome;

@@ -94,6 +94,16 @@ class StopSignal {
   static inline sem_t arrived_;
 };
 
+// A device that hangs cannot be waited for: nothing takes its requests back.
+void EndInAnyCase(absl::Duration stop_timeout) {
+  signal(SIGALRM, [](int) {
+    constexpr char kText[] = "terraced: something does not end; leaving without it\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kText, sizeof(kText) - 1);
+    _exit(kExitStart);
+  });
+  alarm(static_cast<unsigned>(absl::ToInt64Seconds(2 * stop_timeout)) + 10);
+}
+
 int Run(const NodeOptions& options) {
   signal(SIGPIPE, SIG_IGN);
   PrintMemory(stderr, options);
@@ -106,8 +116,12 @@ int Run(const NodeOptions& options) {
   std::fflush(stdout);
 
   StopSignal::Wait();
+  // The ssd tier gets half of the time in any case.
+  const absl::Duration most =
+      options.ssd.empty() ? options.stop_timeout : 1.5 * options.stop_timeout;
   Log(LogLevel::kInfo, "node", "stopping, at most {}; another signal stops at once",
-      absl::FormatDuration(options.stop_timeout + absl::Seconds(1)));
+      absl::FormatDuration(most + absl::Seconds(1)));
+  EndInAnyCase(options.stop_timeout);
   (*node)->Stop();
   return 0;
 }

@@ -134,6 +134,7 @@ class NodeImpl final : public Node {
                              static_cast<uint32_t>(options_.max_block_bytes)};
   std::unique_ptr<SessionTable> sessions_;
   std::unique_ptr<Mover> mover_;
+  std::unique_ptr<Scrubber> scrubber_;
   std::unique_ptr<UcxContext> ucx_;
   std::vector<DataThread> data_;
   std::unique_ptr<ControlServer> control_;
@@ -152,6 +153,7 @@ absl::Status NodeImpl::Build() {
   TERRACE_RETURN_IF_ERROR(StartStore());
   sessions_ = std::make_unique<SessionTable>(clock_, options_.limits);
   mover_ = std::make_unique<Mover>(store_.get(), &namespaces_);
+  scrubber_ = std::make_unique<Scrubber>(store_->cold());
   for (size_t i = 0; i < options_.data_threads; ++i) TERRACE_RETURN_IF_ERROR(StartDataThread(i));
   registry_.AddCollector([this](std::vector<MetricSample>* out) { Collect(out); });
   AddProcessMetrics(&registry_);
@@ -265,6 +267,7 @@ absl::Status NodeImpl::StartControl() {
   plane.namespaces = &namespaces_;
   plane.store = store_.get();
   plane.mover = mover_.get();
+  plane.scrubber = scrubber_.get();
   plane.registry = &registry_;
   plane.welcome = Welcome();
   plane.status = [this] { return Status(); };
@@ -404,6 +407,7 @@ void NodeImpl::Stop() {
   // 4. Nobody looks at what goes next.
   http_.reset();
   control_.reset();
+  scrubber_.reset();
   mover_.reset();
   sessions_.reset();
   // 5. The ssd tier takes what it does not have yet, in the time that is left at least half.

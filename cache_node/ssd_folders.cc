@@ -34,7 +34,8 @@ absl::StatusOr<std::vector<SsdFolder>> ParseSsdFolders(const std::vector<std::st
   std::set<std::string> paths;
   for (const std::string& text : texts) {
     TERRACE_ASSIGN_OR_RETURN(SsdFolder folder, ParseSsdFolder(text));
-    const auto path = std::filesystem::path(folder.path).lexically_normal().string();
+    // A slash at the end makes no other folder.
+    auto path = (std::filesystem::path(folder.path) / "").lexically_normal().string();
     if (!paths.insert(path).second) {
       return absl::InvalidArgumentError(fmt::format("{} is named twice", folder.path));
     }

@@ -317,8 +317,9 @@ bool StoreImpl::Tidy() {
 // --- seeing
 
 ResidentBlock StoreImpl::Describe(const BlockEntry& entry) const {
-  return {entry.key, entry.length, entry.rank().score - clock_.Now(), entry.depth,
-          entry.state.Load().references};
+  return {entry.key,    Tier::kHost,
+          entry.length, entry.rank().score - clock_.Now(),
+          entry.depth,  entry.state.Load().references};
 }
 
 std::optional<ResidentBlock> StoreImpl::Find(const BlockKey& key) const {
@@ -326,7 +327,11 @@ std::optional<ResidentBlock> StoreImpl::Find(const BlockKey& key) const {
   index_.Visit(key, [&](BlockEntry& entry) {
     if (entry.state.Load().phase == BlockPhase::kResident) row = Describe(entry);
   });
-  return row;
+  if (row || cold_ == nullptr) return row;
+  ColdBlock cold;
+  cold_->Find({&key, 1}, {&cold, 1});
+  if (cold.presence != Presence::kHere) return std::nullopt;
+  return ResidentBlock{key, Tier::kSsd, cold.length, cold.score - cold_->now(), cold.depth, 0};
 }
 
 std::vector<ResidentBlock> StoreImpl::Top(size_t count,

@@ -96,6 +96,7 @@ struct ReserveResult {
 
 struct ResidentBlock {  // one row of `top`
   BlockKey key;
+  Tier tier = Tier::kHost;
   uint64_t bytes = 0;
   double score = 0;  // log2 of decayed uses, relative to now
   uint32_t depth = 0;
@@ -208,8 +209,9 @@ class TieredStore {
   // else calls meanwhile, and Fill not any more.
   virtual void CloseColdTier(absl::Duration timeout) = 0;
 
+  // In the fastest tier that has it.
   virtual std::optional<ResidentBlock> Find(const BlockKey& key) const = 0;
-  // The blocks of the namespaces `wanted` that have the highest scores, those first. `wanted` is
+  // The blocks in host memory of the namespaces `wanted` that have the highest scores, those first. `wanted` is
   // called under a lock of the index.
   virtual std::vector<ResidentBlock> Top(size_t count,
                                          const std::function<bool(NamespaceId)>& wanted) const = 0;

@@ -59,7 +59,9 @@ absl::Status MatchTask::OnReply(DataChannel& channel, uint64_t request, FrameBod
   shard.tiers.insert(shard.tiers.end(), match->tiers.begin(), match->tiers.end());
   if (match->lease != 0) {
     leases_.push_back(match->lease);
-  } else if (options_.lease > absl::ZeroDuration() && !match->tiers.empty()) {
+  } else if (options_.lease > absl::ZeroDuration() &&
+             std::ranges::any_of(match->tiers, [](Tier tier) { return tier < Tier::kSsd; })) {
+    // There were copies in memory to lease.
     lease_refused_ = true;
   }
   if (match->status == WireStatus::kAskAgain || match->status == WireStatus::kOverloaded ||

@@ -48,7 +48,7 @@ using SessionToken = std::array<uint8_t, kSessionTokenBytes>;
 enum class WireStatus : uint8_t {
   kOk = 0,
   kMiss = 1,               // Get: not here
-  kAskAgain = 2,           // on its way; nobody waits for it here
+  kAskAgain = 2,           // not known yet: the ssd tier is still loading
   kExists = 3,             // Reserve, Put, Value: the block is there already: a success
   kPending = 4,            // Reserve, Put: another writer is at it
   kNoSpace = 5,            // Reserve, Put: nothing can be evicted now

@@ -13,13 +13,14 @@ namespace terrace::ctl {
 
 struct Command {
   Flags* flags;
-  // The exit code where the node has answered: 0, or 1 for "no" (locate).
+  // The exit code where the node has answered: 0, or 1 for "no" (locate, scrub).
   std::function<absl::StatusOr<int>()> run;
 };
 
 // `options` outlives the commands.
 void AddNodeCommands(Flags* root, GlobalOptions* options, std::vector<Command>* commands);
 void AddStatsCommand(Flags* root, GlobalOptions* options, std::vector<Command>* commands);
+void AddScrubCommand(Flags* root, GlobalOptions* options, std::vector<Command>* commands);
 void AddNamespaceCommands(Flags* root, GlobalOptions* options, std::vector<Command>* commands);
 
 }  // namespace terrace::ctl

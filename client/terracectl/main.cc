@@ -32,6 +32,7 @@ int Main(int argc, const char* const* argv) {
   AddGlobalFlags(&root, &options);
   AddNodeCommands(&root, &options, &commands);
   AddStatsCommand(&root, &options, &commands);
+  AddScrubCommand(&root, &options, &commands);
   AddNamespaceCommands(&root, &options, &commands);
   Flags* completion = root.AddCommand("completion", "print a completion script");
   commands.push_back({completion->AddCommand("bash", "eval \"$(terracectl completion bash)\""),
