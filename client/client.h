@@ -80,8 +80,8 @@ struct NamespaceDefinition {
 
 enum class Outcome : uint8_t {
   kOk,          // Get: bytes in place and verified. Put: published, or there already
-  kMiss,        // Get: not there. Get and Put: the node cannot be reached
-  kAskAgain,    // Get: on its way to the node
+  kMiss,        // Get: not there, or could not be read. Get and Put: the node cannot be reached
+  kAskAgain,    // Get: the node is loading its ssd tier and does not know yet; try again soon
   kNoSpace,     // Put: nothing can be evicted now
   kCorrupt,     // bytes or envelope failed the check (counted); as good as a miss
   kInvalid,     // shape, range or sizes of the request; `message` says which
@@ -95,7 +95,7 @@ const char* ToString(Outcome outcome);
 struct BlockResult {
   Outcome outcome = Outcome::kMiss;
   bool existed = false;     // Put: the node had the block, or somebody else was writing it
-  Tier tier = Tier::kNone;  // Prefetch: where it was found
+  Tier tier = Tier::kNone;  // Prefetch: where it was found, before it was read
   uint64_t generation = 0;  // Get, kOk
   BlockMetadata metadata;   // Get, kOk
   std::string message;      // kInvalid, kRefused, kCorrupt
@@ -153,8 +153,9 @@ class Operation {
   std::shared_ptr<State> state_;
 };
 
-// A promise that matched blocks stay readable; releases on destruction or when it expires.
-// Releasing never fails and twice is harmless.
+// A promise that matched blocks which were in host memory stay readable; releases on destruction
+// or when it expires. Blocks on ssd are not held: one may be a miss when it is read, as without a
+// lease. Releasing never fails and twice is harmless.
 class Lease {
  public:
   Lease() = default;
@@ -188,11 +189,15 @@ struct MatchOptions {
 };
 
 struct MatchResult {
-  size_t blocks = 0;        // leading blocks present in every shard of the chain
-  std::vector<Tier> tiers;  // one per block: the slowest over its shards
-  bool ask_again = false;   // the answer may be longer in a moment (or the node is unreachable)
-  // Covers all of `blocks`; empty unless asked for and granted. A node leases half of its host tier
-  // at most, to all its clients together.
+  size_t blocks = 0;        // leading blocks present in every shard of the chain, in any tier
+  std::vector<Tier> tiers;  // one per block, at the time of the answer: the slowest over its shards
+  // The answer may be longer in a moment: the node is loading its ssd tier after a start, is at a
+  // bound, is stopping, or is unreachable.
+  bool ask_again = false;
+  // Covers those of `blocks` that were in host memory (tiers[i] == Tier::kHost: in every shard).
+  // Empty unless asked for and granted: a node leases half of its host tier at most, to all its
+  // clients together, and nothing at all where one of the frames of this match (512 blocks of a
+  // shard) found its blocks on ssd alone.
   Lease lease;
 };
 
@@ -239,7 +244,8 @@ class Client {
   virtual Operation Put(const Namespace& ns, std::vector<PutRequest> requests,
                         OperationOptions options = {}) = 0;
   // Brings the leading run of a chain's shard into `slots` (slot i holds block first_block + i).
-  // The first block that is not there ends the run: what is behind it ends with kMiss, untried.
+  // The first block that is not there ends the run, with kMiss or with kAskAgain: what is behind it
+  // ends with kMiss, untried.
   virtual Operation Prefetch(const Chain& chain, size_t shard, size_t first_block,
                              std::vector<Pieces> slots, OperationOptions options = {}) = 0;
 
