@@ -18,18 +18,19 @@ class BlobdbContender {
   static absl::StatusOr<std::unique_ptr<BlobdbContender>> Open(const std::string& path,
                                                                ByteSpan sources);
 
-  // The contract of ColdContender's functions of the same names.
+  // The contract of ColdContender's functions of the same names; it has a log as well, and a
+  // round of writing ends when the values are durable in blob files.
   absl::Status Fill(uint32_t block_bytes, size_t blocks);
   // Begins a new database, which is the best case: deleted values cost it nothing, where one in
   // use would have to move those that stay.
   absl::Status Empty();
-  absl::StatusOr<Measurement> Write(size_t bytes, int depth);
+  absl::StatusOr<Measurement> Write(size_t bytes);
   absl::StatusOr<Measurement> Read(size_t bytes, int depth);
 
  private:
   BlobdbContender(const std::string& path, ByteSpan sources) : path_(path), sources_(sources) {}
   // Until they are in their place, and durable.
-  absl::Status WriteAll(size_t count, int depth);
+  absl::Status WriteAll(size_t count);
 
   const std::string path_;
   const ByteSpan sources_;

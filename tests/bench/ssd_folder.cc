@@ -34,8 +34,10 @@ bool HasDirectIo(const std::string& folder) {
 absl::StatusOr<SsdFolder> SsdFolder::Make(std::string parent, const std::string& fallback,
                                           uint64_t bytes) {
   std::error_code error;
-  if (parent.empty()) parent = std::filesystem::temp_directory_path(error);
-  if (parent.empty() || IsMemory(parent)) parent = fallback;
+  if (parent.empty()) {
+    parent = std::filesystem::temp_directory_path(error);
+    if (parent.empty() || IsMemory(parent)) parent = fallback;
+  }
   const auto space = std::filesystem::space(parent, error);
   // The tier leaves a share of its device alone.
   const uint64_t needed = bytes + DeviceReserve(space.capacity);
@@ -52,7 +54,7 @@ absl::StatusOr<SsdFolder> SsdFolder::Make(std::string parent, const std::string&
         "--ssd-folder: cannot use {}: {}", parent, error ? error.message() : std::strerror(errno)));
   }
   SsdFolder folder(path);
-  if (!HasDirectIo(path)) {
+  if (IsMemory(path) || !HasDirectIo(path)) {
     return absl::FailedPreconditionError(
         fmt::format("no direct I/O in {}; name a folder on a disk with --ssd-folder", parent));
   }

@@ -12,8 +12,8 @@ namespace terrace::bench {
 class SsdFolder {
  public:
   // Within `parent`; when that is empty, within TMPDIR, or within `fallback` where TMPDIR is
-  // memory. FailedPrecondition, naming the flag that helps, when the file system has no direct
-  // I/O or less than `bytes` to give.
+  // memory. FailedPrecondition, naming the flag that helps, when the file system is memory,
+  // has no direct I/O, or has less than `bytes` to give.
   static absl::StatusOr<SsdFolder> Make(std::string parent, const std::string& fallback,
                                         uint64_t bytes);
   SsdFolder(SsdFolder&& other) noexcept { path_.swap(other.path_); }

@@ -67,7 +67,7 @@ absl::StatusOr<RowResult> SsdRows::Run(const std::string& name, int rounds,
     TERRACE_RETURN_IF_ERROR(terrace_->Empty());
     row.terrace = {"terrace", [&] { return terrace_->Write(kWriteBytes, kDepth); }};
     row.limit = {"fio", [&] { return fio_->Write(block_bytes, kWriteBytes, kDepth); }};
-    row.peer = Contender{"blobdb", [&] { return blobdb_->Write(kWriteBytes, kDepth); }};
+    row.peer = Contender{"blobdb", [&] { return blobdb_->Write(kWriteBytes); }};
   } else {
     row.terrace = {"terrace", [&] { return terrace_->Read(kReadBytes, kDepth); }};
     row.limit = {"fio", [&] { return fio_->Read(block_bytes, kReadBytes, kDepth); }};
