@@ -10,6 +10,12 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
+// All of one size; none of 2 MiB, but fio makes room for one, which gives each block a huge page
+// to itself. Without it blocks of 64 KiB take half as long again.
+std::string Blocks(uint32_t block_bytes) {
+  return fmt::format("--bssplit={}/100:2m/0", block_bytes);
+}
+
 }  // namespace
 
 absl::StatusOr<double> ParseFioBandwidth(std::string_view output, FioDirection direction) {
@@ -52,7 +58,7 @@ absl::StatusOr<Measurement> FioContender::Write(uint32_t block_bytes, size_t byt
   TERRACE_ASSIGN_OR_RETURN(
       const double speed,
       Run(FioDirection::kWrite,
-          {"--rw=write", "--overwrite=1", "--end_fsync=1", fmt::format("--bs={}", block_bytes),
+          {"--rw=write", "--overwrite=1", "--end_fsync=1", Blocks(block_bytes),
            fmt::format("--size={}", bytes), fmt::format("--iodepth={}", depth)}));
   return Measurement{speed / 1e9, 0};
 }
@@ -62,7 +68,7 @@ absl::StatusOr<Measurement> FioContender::Read(uint32_t block_bytes, size_t byte
       const double speed,
       Run(FioDirection::kRead,
           {"--rw=randread", "--norandommap", fmt::format("--randseed={}", ++seed_),
-           fmt::format("--bs={}", block_bytes), fmt::format("--size={}", file_bytes_),
+           Blocks(block_bytes), fmt::format("--size={}", file_bytes_),
            fmt::format("--io_size={}", bytes), fmt::format("--iodepth={}", depth)}));
   return Measurement{speed / 1e9, 0};
 }
