@@ -1,4 +1,7 @@
 // ./dev bench: Terrace beside its physical limit and its peers. See rounds.h for how it judges.
+#include <signal.h>
+
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -11,6 +14,7 @@
 #include "tests/bench/redis_contender.h"
 #include "tests/bench/report.h"
 #include "tests/bench/rounds.h"
+#include "tests/bench/ssd_rows.h"
 #include "tests/bench/terrace_contender.h"
 #include "tests/bench/ucx_loop.h"
 
@@ -26,11 +30,18 @@ constexpr int kFullRounds = 31, kBarRounds = 101, kQuickRounds = 7;
 // A Match of 128 keys is this much on the wire, answered by a small frame.
 constexpr uint64_t kMatchRequestBytes = 128 * 34 + 32;
 constexpr int kMatchCalls = 400;
+constexpr int kExitMissed = 1, kExitBroken = 2, kExitInterrupted = 130;
+
+// The row that runs ends as with an error, so that processes and files go as they always do. A
+// second interruption ends the program at once.
+std::atomic<bool> interrupted{false};
+void OnInterrupt(int) { interrupted.store(true); }
 
 struct Options {
   bool quick = false;
   std::string json;
   std::string only;
+  std::string ssd_folder;
 };
 
 // The bare loop chooses its fastest form when it is set up, which takes a while: once per row.
@@ -107,10 +118,8 @@ class Benchmark {
   explicit Benchmark(const Options& options) : options_(options) {}
 
   absl::Status Run(const std::string& bin_folder) {
-    TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<BenchLoop> loop, CreateUcxLoop());
-    all_.ucx = std::make_unique<Limit>(std::move(loop));
-    TERRACE_ASSIGN_OR_RETURN(all_.redis, RedisContender::Start());
     PrintHeading(rounds());
+    TERRACE_RETURN_IF_ERROR(RunSsd(bin_folder));
     constexpr std::pair<const char*, uint32_t> kSizes[] = {
         {"64KiB", 64 << 10}, {"256KiB", 256 << 10}, {"1MiB", 1 << 20}, {"4MiB", 4 << 20}};
     for (const auto& [size, block_bytes] : kSizes) {
@@ -129,6 +138,35 @@ class Benchmark {
  private:
   int rounds() const { return options_.quick ? kQuickRounds : kFullRounds; }
 
+  // Before the wire's rows, which bind this process to one processor.
+  absl::Status RunSsd(const std::string& bin_folder) {
+    const std::vector<std::string> names = SsdRows::Names(options_.only);
+    if (names.empty()) return absl::OkStatus();
+    const std::string build = std::filesystem::path(bin_folder).parent_path();
+    TERRACE_ASSIGN_OR_RETURN(SsdFolder folder,
+                             SsdFolder::Make(options_.ssd_folder, build, SsdRows::kDiskBytes));
+    TERRACE_ASSIGN_OR_RETURN(const auto rows, SsdRows::Start(std::move(folder)));
+    for (const std::string& name : names) {
+      TERRACE_ASSIGN_OR_RETURN(RowResult result, rows->Run(name, rounds(), &interrupted));
+      Report(std::move(result));
+    }
+    return absl::OkStatus();
+  }
+
+  // What these rows need and does not run yet.
+  absl::Status StartWire(const std::vector<Row>& rows) {
+    if (all_.ucx == nullptr) {
+      StayNear();
+      TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<BenchLoop> loop, CreateUcxLoop());
+      all_.ucx = std::make_unique<Limit>(std::move(loop));
+    }
+    const bool peer =
+        std::ranges::any_of(rows, [](const Row& row) { return row.peer.has_value(); });
+    if (!peer || all_.redis != nullptr) return absl::OkStatus();
+    TERRACE_ASSIGN_OR_RETURN(all_.redis, RedisContender::Start());
+    return absl::OkStatus();
+  }
+
   absl::Status RunSize(const std::string& bin_folder, const std::string& size,
                        uint32_t block_bytes) {
     std::vector<Row> rows;
@@ -139,8 +177,9 @@ class Benchmark {
     std::erase_if(
         rows, [this](const Row& row) { return row.name.find(options_.only) == std::string::npos; });
     if (rows.empty()) return absl::OkStatus();
+    TERRACE_RETURN_IF_ERROR(StartWire(rows));
     const size_t blocks = kWorkingSetBytes / block_bytes;
-    TERRACE_RETURN_IF_ERROR(all_.redis->Fill(block_bytes, blocks));
+    if (all_.redis != nullptr) TERRACE_RETURN_IF_ERROR(all_.redis->Fill(block_bytes, blocks));
     // A node of its own: blocks of other sizes, often read, would outlive this working set.
     all_.terrace.reset();
     TERRACE_ASSIGN_OR_RETURN(all_.terrace, TerraceContender::Start(bin_folder, kHostBytes));
@@ -148,12 +187,17 @@ class Benchmark {
       // Rows that put drive the working set out; each begins with it whole.
       TERRACE_RETURN_IF_ERROR(all_.terrace->Fill(block_bytes, blocks));
       const bool barred = row.bar || row.peer_bar || row.most;
-      TERRACE_ASSIGN_OR_RETURN(RowResult result,
-                               RunRow(row, barred && !options_.quick ? kBarRounds : rounds()));
-      PrintRow(result);
-      results_.push_back(std::move(result));
+      TERRACE_ASSIGN_OR_RETURN(
+          RowResult result,
+          RunRow(row, barred && !options_.quick ? kBarRounds : rounds(), &interrupted));
+      Report(std::move(result));
     }
     return absl::OkStatus();
+  }
+
+  void Report(RowResult result) {
+    PrintRow(result);
+    results_.push_back(std::move(result));
   }
 
   const Options options_;
@@ -167,15 +211,24 @@ int Main(int argc, char** argv) {
   flags.AddBool("--quick", &options.quick, "fewer rounds: wider intervals");
   flags.AddString("--json", &options.json, "write the rows to this file, too");
   flags.AddString("--only", &options.only, "rows whose name contains this");
+  flags.AddString("--ssd-folder", &options.ssd_folder,
+                  "where the ssd rows keep 6 GiB of files, gone at the end (default: TMPDIR, or "
+                  "beside the programs where that is memory)");
   if (auto code = flags.Parse(argc, argv)) return *code;
-  StayNear();
+  struct sigaction action {};
+  action.sa_handler = &OnInterrupt;
+  action.sa_flags = SA_RESETHAND | SA_RESTART;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
   Benchmark benchmark(options);
   const std::string bin_folder = std::filesystem::canonical("/proc/self/exe").parent_path();
-  if (absl::Status status = benchmark.Run(bin_folder); !status.ok()) {
+  const absl::Status status = benchmark.Run(bin_folder);
+  if (interrupted) return kExitInterrupted;
+  if (!status.ok()) {
     fmt::print(stderr, "terrace-bench: {}\n", status.ToString());
-    return 2;
+    return kExitBroken;
   }
-  return benchmark.failed() ? 1 : 0;
+  return benchmark.failed() ? kExitMissed : 0;
 }
 
 }  // namespace

@@ -17,20 +17,24 @@ std::string LoadAverage() {
 
 void PrintHeading(int rounds) {
   fmt::print("{} rounds a row, contenders in turn; load average {}\n\n", rounds, LoadAverage());
-  fmt::print("{:<22} {:>10} {:>10}  {:>6} {:<15} {:>7} {:<15} {:>8}  {}\n", "row", "terrace",
-             "limit", "ratio", "90 % interval", "÷ peer", "90 % interval", "CPU s/GB", "verdict");
+  fmt::print("{:<22} {:>10} {:>10}  {:>6} {:<15} {:>7} {:<15} {:>8} {:>6}  {}\n", "row", "terrace",
+             "limit", "ratio", "90 % interval", "÷ peer", "90 % interval", "CPU s/GB", "peer's",
+             "verdict");
 }
 
 void PrintRow(const RowResult& row) {
   const auto interval = [](const Interval& i) {
     return fmt::format("{:.3f}–{:.3f}", i.low, i.high);
   };
-  fmt::print(
-      "{:<22} {:>5.2f} {:<4} {:>5.2f} {:<4}  {:>6.3f} {:<15} {:>7} {:<15} {:>8}  {}\n", row.name,
-      row.value.median, row.unit, row.limit, row.unit, row.ratio.median, interval(row.ratio),
-      row.peer.empty() ? "" : fmt::format("{:.3f}", row.peer_ratio.median),
-      row.peer.empty() ? "" : interval(row.peer_ratio),
-      row.cpu_s_per_GB > 0 ? fmt::format("{:.2f}", row.cpu_s_per_GB) : "", ToString(row.verdict));
+  const auto cpu = [](double seconds) {
+    return seconds > 0 ? fmt::format("{:.2f}", seconds) : std::string();
+  };
+  fmt::print("{:<22} {:>5.2f} {:<4} {:>5.2f} {:<4}  {:>6.3f} {:<15} {:>7} {:<15} {:>8} {:>6}  {}\n",
+             row.name, row.value.median, row.unit, row.limit, row.unit, row.ratio.median,
+             interval(row.ratio),
+             row.peer.empty() ? "" : fmt::format("{:.3f}", row.peer_ratio.median),
+             row.peer.empty() ? "" : interval(row.peer_ratio), cpu(row.cpu_s_per_GB),
+             cpu(row.peer_cpu_s_per_GB), ToString(row.verdict));
   std::fflush(stdout);
 }
 
@@ -63,6 +67,10 @@ absl::Status WriteJson(const std::string& path, const std::vector<RowResult>& ro
       entry["peer_ratio"] = row.peer_ratio.median;
       entry["peer_ratio_low"] = row.peer_ratio.low;
       entry["peer_ratio_high"] = row.peer_ratio.high;
+      entry["peer_cpu_s_per_GB"] = row.peer_cpu_s_per_GB;
+      entry["cpu_ratio"] = row.cpu_ratio.median;
+      entry["cpu_ratio_low"] = row.cpu_ratio.low;
+      entry["cpu_ratio_high"] = row.cpu_ratio.high;
     }
     list.push_back(std::move(entry));
   }

@@ -32,6 +32,49 @@ Verdict Worse(Verdict a, Verdict b) {
   return kRank[static_cast<int>(a)] >= kRank[static_cast<int>(b)] ? a : b;
 }
 
+struct Samples {
+  std::vector<double> values, limits, ratios, cpu, peer_ratios, peer_cpu, cpu_ratios;
+
+  // Of Terrace, the limit, and perhaps a peer.
+  void Add(const std::string& unit, const std::vector<Measurement>& round) {
+    const Measurement& terrace = round[0];
+    values.push_back(terrace.value);
+    limits.push_back(round[1].value);
+    cpu.push_back(terrace.cpu_s_per_GB);
+    ratios.push_back(SpeedRatio(unit, terrace.value, round[1].value));
+    if (round.size() < 3) return;
+    const Measurement& peer = round[2];
+    peer_ratios.push_back(SpeedRatio(unit, terrace.value, peer.value));
+    peer_cpu.push_back(peer.cpu_s_per_GB);
+    if (terrace.cpu_s_per_GB > 0) cpu_ratios.push_back(peer.cpu_s_per_GB / terrace.cpu_s_per_GB);
+  }
+};
+
+RowResult Judge(const Row& row, const Samples& samples, int rounds) {
+  RowResult result{.name = row.name, .unit = row.unit};
+  const auto judge = [&](const Interval& interval, const std::optional<double>& bar) {
+    if (bar) result.verdict = Worse(result.verdict, JudgeAtLeast(interval, *bar));
+  };
+  result.value = MedianInterval(samples.values);
+  result.limit = MedianInterval(samples.limits).median;
+  result.ratio = MedianInterval(samples.ratios);
+  result.cpu_s_per_GB = MedianInterval(samples.cpu).median;
+  result.rounds = rounds;
+  judge(result.ratio, row.bar);
+  if (row.peer) {
+    result.peer = row.peer->name;
+    result.peer_ratio = MedianInterval(samples.peer_ratios);
+    result.peer_cpu_s_per_GB = MedianInterval(samples.peer_cpu).median;
+    if (!samples.cpu_ratios.empty()) result.cpu_ratio = MedianInterval(samples.cpu_ratios);
+    judge(result.peer_ratio, row.peer_bar);
+    judge(result.cpu_ratio, row.cpu_bar);
+  }
+  if (row.most) {
+    judge({-result.value.median, -result.value.high, -result.value.low}, -*row.most);
+  }
+  return result;
+}
+
 }  // namespace
 
 const char* ToString(Verdict verdict) {
@@ -62,48 +105,28 @@ Verdict JudgeAtLeast(const Interval& interval, double bar) {
   return Verdict::kUndecided;
 }
 
-absl::StatusOr<RowResult> RunRow(const Row& row, int rounds) {
+absl::StatusOr<RowResult> RunRow(const Row& row, int rounds, const std::atomic<bool>* stop) {
   std::vector<const Contender*> contenders = {&row.terrace, &row.limit};
   if (row.peer) contenders.push_back(&*row.peer);
+  const auto run = [&](const Contender* contender) -> absl::StatusOr<Measurement> {
+    if (stop != nullptr && stop->load()) return absl::CancelledError("interrupted");
+    return contender->run();
+  };
   for (const Contender* contender : contenders) {
-    TERRACE_RETURN_IF_ERROR(contender->run().status());
+    TERRACE_RETURN_IF_ERROR(run(contender).status());
   }
-  std::vector<double> values, limits, ratios, peer_ratios, cpu;
+  Samples samples;
   for (int round = 0; round < rounds; ++round) {
     std::vector<Measurement> measured(contenders.size());
     for (size_t i = 0; i < contenders.size(); ++i) {
       // Forwards and backwards, so that nobody always comes after the same one.
       const size_t step = round % 2 == 0 ? i : contenders.size() - 1 - i;
       const size_t turn = (step + static_cast<size_t>(round) / 2) % contenders.size();
-      TERRACE_ASSIGN_OR_RETURN(measured[turn], contenders[turn]->run());
+      TERRACE_ASSIGN_OR_RETURN(measured[turn], run(contenders[turn]));
     }
-    values.push_back(measured[0].value);
-    limits.push_back(measured[1].value);
-    cpu.push_back(measured[0].cpu_s_per_GB);
-    ratios.push_back(SpeedRatio(row.unit, measured[0].value, measured[1].value));
-    if (row.peer) {
-      peer_ratios.push_back(SpeedRatio(row.unit, measured[0].value, measured[2].value));
-    }
+    samples.Add(row.unit, measured);
   }
-  RowResult result{.name = row.name, .unit = row.unit};
-  result.value = MedianInterval(values);
-  result.limit = MedianInterval(limits).median;
-  result.ratio = MedianInterval(ratios);
-  result.cpu_s_per_GB = MedianInterval(cpu).median;
-  result.rounds = rounds;
-  if (row.bar) result.verdict = JudgeAtLeast(result.ratio, *row.bar);
-  if (row.peer) {
-    result.peer = row.peer->name;
-    result.peer_ratio = MedianInterval(peer_ratios);
-    if (row.peer_bar) {
-      result.verdict = Worse(result.verdict, JudgeAtLeast(result.peer_ratio, *row.peer_bar));
-    }
-  }
-  if (row.most) {
-    const Interval negated{-result.value.median, -result.value.high, -result.value.low};
-    result.verdict = Worse(result.verdict, JudgeAtLeast(negated, -*row.most));
-  }
-  return result;
+  return Judge(row, samples, rounds);
 }
 
 }  // namespace terrace::bench

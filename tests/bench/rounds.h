@@ -3,6 +3,7 @@
 // with a distribution-free interval.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <string>
@@ -31,6 +32,7 @@ struct Row {
   std::optional<double> bar;       // least ratio to the limit
   std::optional<double> peer_bar;  // least ratio to the peer
   std::optional<double> most;      // for "us": the value itself must not exceed this
+  std::optional<double> cpu_bar;   // the peer's processor time per byte is this many times ours
 };
 
 enum class Verdict { kNone, kPass, kFail, kUndecided };
@@ -56,11 +58,15 @@ struct RowResult {
   std::string peer;  // its name, or empty
   Interval peer_ratio;
   double cpu_s_per_GB = 0;
+  double peer_cpu_s_per_GB = 0;
+  Interval cpu_ratio;                // peer ÷ Terrace; all zero where it has no meaning
   Verdict verdict = Verdict::kNone;  // the worst of the row's bars
   int rounds = 0;
 };
 
 // One warm-up of each contender, then `rounds` rounds. The order within a round rotates.
-absl::StatusOr<RowResult> RunRow(const Row& row, int rounds);
+// Cancelled once `stop`, where given, is true.
+absl::StatusOr<RowResult> RunRow(const Row& row, int rounds,
+                                 const std::atomic<bool>* stop = nullptr);
 
 }  // namespace terrace::bench

@@ -38,27 +38,47 @@ TEST(Judge, NeedsTheWholeIntervalOnOneSide) {
   EXPECT_EQ(JudgeAtLeast({.80, .70, .84}, .85), Verdict::kFail);
 }
 
-Contender Fixed(double value) {
-  return {"fixed", [value]() -> absl::StatusOr<Measurement> { return Measurement{value, 1}; }};
+Contender Fixed(double value, double cpu = 1) {
+  return {"fixed", [=]() -> absl::StatusOr<Measurement> { return Measurement{value, cpu}; }};
 }
 
 TEST(RunRow, RatiosMeanSpeedInBothUnits) {
-  auto faster = RunRow({"r", "GB/s", Fixed(3), Fixed(4), Fixed(2), .7, 1.0, {}}, 5);
+  auto faster = RunRow({"r", "GB/s", Fixed(3), Fixed(4), Fixed(2), .7, 1.0, {}, {}}, 5);
   ASSERT_TRUE(faster.ok());
   EXPECT_DOUBLE_EQ(faster->ratio.median, .75);
   EXPECT_DOUBLE_EQ(faster->peer_ratio.median, 1.5);
   EXPECT_EQ(faster->verdict, Verdict::kPass);
-  auto latency = RunRow({"r", "us", Fixed(200), Fixed(100), {}, {}, {}, 150.0}, 5);
+  auto latency = RunRow({"r", "us", Fixed(200), Fixed(100), {}, {}, {}, 150.0, {}}, 5);
   ASSERT_TRUE(latency.ok());
   EXPECT_DOUBLE_EQ(latency->ratio.median, .5);
   EXPECT_EQ(latency->verdict, Verdict::kFail);
+}
+
+TEST(RunRow, ProcessorTimeIsJudgedLikeSpeed) {
+  const auto run = [](double own, double peer) {
+    return RunRow({"r", "GB/s", Fixed(3, own), Fixed(3), Fixed(1, peer), .8, 2.0, {}, 4.0}, 5);
+  };
+  auto frugal = run(.1, .5);
+  ASSERT_TRUE(frugal.ok());
+  EXPECT_DOUBLE_EQ(frugal->peer_cpu_s_per_GB, .5);
+  EXPECT_DOUBLE_EQ(frugal->cpu_ratio.median, 5);
+  EXPECT_EQ(frugal->verdict, Verdict::kPass);
+  EXPECT_EQ(run(.1, .3)->verdict, Verdict::kFail);
+  // Nothing was measured: nothing is passed.
+  EXPECT_EQ(run(0, .5)->verdict, Verdict::kFail);
+}
+
+TEST(RunRow, AnInterruptionEndsTheRow) {
+  const std::atomic<bool> stop = true;
+  const auto row = RunRow({"r", "GB/s", Fixed(1), Fixed(1), {}, {}, {}, {}, {}}, 3, &stop);
+  EXPECT_TRUE(absl::IsCancelled(row.status()));
 }
 
 TEST(RunRow, AnErrorEndsTheRow) {
   Contender broken{"broken", []() -> absl::StatusOr<Measurement> {
                      return absl::UnavailableError("no such peer");
                    }};
-  EXPECT_FALSE(RunRow({"r", "GB/s", Fixed(1), broken, {}, {}, {}, {}}, 3).ok());
+  EXPECT_FALSE(RunRow({"r", "GB/s", Fixed(1), broken, {}, {}, {}, {}, {}}, 3).ok());
 }
 
 }  // namespace

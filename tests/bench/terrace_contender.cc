@@ -1,9 +1,6 @@
 #include "tests/bench/terrace_contender.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "fmt/format.h"
@@ -11,56 +8,20 @@
 #include "proto/mutex.h"
 #include "proto/status.h"
 #include "tests/bench/bench_loop.h"
+#include "tests/bench/pump.h"
 
 namespace terrace::bench {
 namespace {
 
 constexpr uint64_t kFirstNewBlock = uint64_t{1} << 40;
-constexpr absl::Duration kTimeout = absl::Seconds(20);
+constexpr absl::Duration kTimeout = Pump::kTimeout;
 
-// Keeps `depth` single-block operations in flight until `count` have ended; the next one starts in
-// the callback of one that ended.
-class Pump {
- public:
-  Pump(size_t count, std::function<void(OperationOptions)> start)
-      : count_(count), start_(std::move(start)) {}
-
-  absl::Status Run(int depth) {
-    for (int i = 0; i < depth; ++i) StartOne();
-    MutexLock lock(&mutex_);
-    while (ended_ < count_) {
-      if (!all_ended_.WaitWithTimeout(&mutex_, kTimeout)) {
-        return absl::DeadlineExceededError("operations did not end");
-      }
-    }
-    return first_error_;
-  }
-
- private:
-  void StartOne() {
-    if (started_.fetch_add(1) >= count_) return;
-    start_({.timeout = kTimeout, .callback = [this](const Operation& op) { Ended(op); }});
-  }
-
-  void Ended(const Operation& operation) {
-    const BlockResult& result = operation.results()[0];
-    StartOne();
-    MutexLock lock(&mutex_);
-    if (result.outcome != Outcome::kOk && first_error_.ok()) {
-      first_error_ = absl::UnknownError(
-          fmt::format("operation ended as {} {}", ToString(result.outcome), result.message));
-    }
-    if (++ended_ == count_) all_ended_.Signal();
-  }
-
-  const size_t count_;
-  const std::function<void(OperationOptions)> start_;
-  std::atomic<size_t> started_{0};
-  Mutex mutex_;
-  CondVar all_ended_;
-  size_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
-};
+absl::Status StatusOf(const Operation& operation) {
+  const BlockResult& result = operation.results()[0];
+  if (result.outcome == Outcome::kOk) return absl::OkStatus();
+  return absl::UnknownError(
+      fmt::format("operation ended as {} {}", ToString(result.outcome), result.message));
+}
 
 absl::StatusOr<ChildProcess> StartNode(const std::string& bin_folder, uint64_t host_bytes) {
   const StartingFar far;
@@ -70,22 +31,6 @@ absl::StatusOr<ChildProcess> StartNode(const std::string& bin_folder, uint64_t h
 }
 
 }  // namespace
-
-ColdArena::ColdArena(size_t bytes)
-    : size_(bytes),
-      base_(static_cast<std::byte*>(
-          mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
-  madvise(base_, size_, MADV_HUGEPAGE);
-  std::memset(base_, 1, size_);
-}
-
-ColdArena::~ColdArena() { munmap(base_, size_); }
-
-MutableByteSpan ColdArena::Next(size_t bytes) {
-  if (next_ + bytes > size_) next_ = 0;
-  next_ += bytes;
-  return {base_ + next_ - bytes, bytes};
-}
 
 TerraceContender::TerraceContender(ChildProcess node, std::unique_ptr<Client> client)
     : node_(std::move(node)), client_(std::move(client)), arena_(kArenaBytes) {}
@@ -142,7 +87,10 @@ absl::StatusOr<Measurement> TerraceContender::Run(size_t bytes, int depth, bool 
   const size_t block_bytes = ns_.shape.length;
   const size_t count = std::max<size_t>(bytes / block_bytes, static_cast<size_t>(depth));
   Mutex mutex;  // callbacks and the starting thread both start operations
-  Pump pump(count, [&](OperationOptions options) {
+  Pump pump(count, [&](size_t, Pump::Done done) {
+    OperationOptions options{.timeout = kTimeout, .callback = [done](const Operation& operation) {
+                               done(StatusOf(operation));
+                             }};
     MutableByteSpan memory;
     BlockKey key;
     {

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/client.h"
+#include "tests/bench/cold_arena.h"
 #include "tests/bench/rounds.h"
 #include "tests/support/child_process.h"
 
@@ -14,21 +15,6 @@ namespace terrace::bench {
 
 // Of sources and destinations: more than any cache holds.
 constexpr size_t kArenaBytes = size_t{5} << 28;  // 1.25 GiB
-
-// Memory that is touched once and then handed out in turn, so that a block's bytes have left the
-// caches long before its turn comes again.
-class ColdArena {
- public:
-  explicit ColdArena(size_t bytes);
-  ~ColdArena();
-  MutableByteSpan Next(size_t bytes);
-  MutableByteSpan all() const { return {base_, size_}; }
-
- private:
-  const size_t size_;
-  std::byte* base_;
-  size_t next_ = 0;
-};
 
 class TerraceContender {
  public:
