@@ -47,7 +47,7 @@ class Soak:
             self.result["kills_working"] += 1
         child.send(signal.SIGKILL)
         if child.process.wait(20) != -signal.SIGKILL:
-            raise Failure(f"ended by itself: {child.rest()}")
+            raise Failure(f"ended by itself: {self.child.last_words(child)}")
         self.result["journal_lines"] += self.child.journal_lines()
         child.end()
 

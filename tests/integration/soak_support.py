@@ -32,9 +32,9 @@ def wait_until(condition, seconds, what):
 class Program:
     """A child process whose standard output is read line by line, with a deadline."""
 
-    def __init__(self, arguments, **options):
-        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, **options)
+    def __init__(self, arguments, stdin=None, stderr=subprocess.DEVNULL):
+        self.process = subprocess.Popen(arguments, stdin=stdin, stdout=subprocess.PIPE,
+                                        stderr=stderr)
         self.buffer = b""
         self.lines = []  # that nobody waited for
 
@@ -105,11 +105,13 @@ class ColdChild:
     def __init__(self, bin_folder, store, journal):
         self.program = bin_folder.parent / "tests/cold_crash_child"
         self.store, self.journal = store, journal
+        self.errors = journal.with_name("errors")
         self.running = None
 
     def start(self, mode, after, seed, store=None):
-        self.running = Program([self.program, mode, after, store or self.store, self.journal,
-                                str(seed)])
+        with open(self.errors, "wb") as errors:
+            self.running = Program([self.program, mode, after, store or self.store, self.journal,
+                                    str(seed)], stderr=errors)
         return self.running
 
     def expect(self, child, word):
@@ -117,8 +119,11 @@ class ColdChild:
         try:
             line = child.line(word, 120)
         except Failure as failure:
-            raise Failure(f"{failure}; it said: {child.rest()}") from failure
+            raise Failure(f"{failure}; it said: {self.last_words(child)}") from failure
         return json.loads(line[len(word):]) if "{" in line else line
+
+    def last_words(self, child):
+        return f"{child.rest()}; {self.errors.read_text(errors='replace')[-2000:]}"
 
     def journal_lines(self):
         try:
