@@ -88,7 +88,7 @@ class LoopDisk:
     def empty_again(self):
         (self.mount_point / "filler").unlink()
 
-    def close(self):
+    def close(self, keep_image=False):
         """After all who use it have ended."""
         if self.frozen:
             self.thaw()
@@ -97,7 +97,8 @@ class LoopDisk:
         if self.device:
             call("losetup", "--detach", self.device)
             self.device = None
-        self.image.unlink(missing_ok=True)
+        if not keep_image:
+            self.image.unlink(missing_ok=True)
 
 
 def why_not():

@@ -94,6 +94,7 @@ class Soak:
             self.child.expect(child, "working")
             pause_ms(self.random.uniform(20, 1200))
             self.result["cuts_working"] += 1
+        self.child.note("cutting")
         self.disk.cut_power()
         pause_ms(self.random.uniform(0, 40))
         child.send(signal.SIGKILL)
@@ -206,7 +207,7 @@ class Soak:
     def end(self):
         self.child.end()
         if self.disk is not None:
-            self.disk.close()
+            self.disk.close(keep_image=self.result.get("failed") not in ("", "interrupted"))
 
 
 def main():

@@ -122,6 +122,10 @@ class ColdChild:
             raise Failure(f"{failure}; it said: {self.last_words(child)}") from failure
         return json.loads(line[len(word):]) if "{" in line else line
 
+    def note(self, word):
+        with open(self.journal, "a", encoding="utf-8") as journal:
+            journal.write(f"{word} 0 0\n")
+
     def last_words(self, child):
         return f"{child.rest()}; {self.errors.read_text(errors='replace')[-2000:]}"
 

@@ -101,6 +101,11 @@ class Child {
     return after_ == After::kCut ? ColdOracle::After::kCut : ColdOracle::After::kKill;
   }
 
+  uint64_t LostAtLoad() const {
+    uint64_t sum = 0;
+    for (const ColdFolderStats& stats : store_->Stats()) sum += stats.lost_at_load;
+    return sum;
+  }
   void RewriteJournal(const std::vector<uint64_t>& versions);
   void Note(const char* what, uint64_t number, uint64_t version) {
     oracle_.Apply(what, number, version);
@@ -136,7 +141,7 @@ bool Child::Judge() {
     Say(absl::StrCat("cannot load: ", loaded.ToString()));
     return false;
   }
-  uint64_t here = 0, lost = 0, corrupt = 0, lost_at_load = 0;
+  uint64_t here = 0, lost = 0, corrupt = 0;
   OneByOne store(*store_);
   std::vector<uint64_t> versions(kBlocks, ColdOracle::kAbsent);
   for (uint64_t number = 0; number < kBlocks; ++number) {
@@ -152,7 +157,8 @@ bool Child::Judge() {
     if (!allowed && after_ != After::kDamage) {
       Wrong(fmt::format("block {} of {} bytes is at version {} ({}), not {}", number,
                         LengthOf(number), versions[number], got.ToString(),
-                        oracle_.Expected(number, oracle_after())));
+                        oracle_.Expected(number, oracle_after())) +
+            fmt::format("; {} records named no slot", LostAtLoad()));
     }
   }
   const auto dropped = [&] {
@@ -161,11 +167,10 @@ bool Child::Judge() {
     return sum == corrupt;
   };
   if (!Eventually(dropped)) Wrong("a spoilt block is not dropped");
-  for (const ColdFolderStats& stats : store_->Stats()) lost_at_load += stats.lost_at_load;
   if (after_ != After::kDamage) RewriteJournal(versions);
   Say(fmt::format(R"(checked {{"here": {}, "lost": {}, "corrupt": {}, "lost_at_load": {}, )"
                   R"("rebuilt": {}, "opened_twice": {}}})",
-                  here, lost, corrupt, lost_at_load, rebuilt_, opened_twice_));
+                  here, lost, corrupt, LostAtLoad(), rebuilt_, opened_twice_));
   return true;
 }
 
