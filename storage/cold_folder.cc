@@ -45,9 +45,12 @@ Slot SlotOf(const ColdEntry& entry) { return {entry.number, SlotPages(entry.leng
 
 }  // namespace
 
-absl::Status ColdFolder::AdmitLocked() const {
+// A device that hangs in a write may still read.
+absl::Status ColdFolder::AdmitLocked(IoKind kind) const {
   if (ending_) return absl::UnavailableError("ssd: the folder is being closed");
-  if (stats_.overdue > 0) return absl::UnavailableError("ssd: the device hangs");
+  if ((kind == IoKind::kRead ? overdue_reads_ : stats_.overdue) > 0) {
+    return absl::UnavailableError("ssd: the device hangs");
+  }
   if (in_flight_.size() >= kMaxInFlight) {
     return absl::ResourceExhaustedError("ssd: too many requests in flight");
   }
@@ -70,6 +73,7 @@ void ColdFolder::Finish(ColdOperation* operation, const absl::Status& status) {
   {
     MutexLock lock(&mutex_);
     if (operation->overdue) stats_.overdue -= 1;
+    if (operation->overdue && operation->kind == IoKind::kRead) overdue_reads_ -= 1;
     in_flight_.erase(operation->at);
     changed_.SignalAll();
     if (ending_) keeper_wakes_.SignalAll();
@@ -87,6 +91,7 @@ void ColdFolder::CheckDeadlines() {
       if (std::exchange(operation->answered, true)) continue;
       operation->overdue = true;
       stats_.overdue += 1;
+      overdue_reads_ += operation->kind == IoKind::kRead ? 1 : 0;
       late.push_back(std::move(operation->done));
     }
   }
@@ -141,7 +146,7 @@ void ColdFolder::Put(ColdPut put) {
 
 absl::StatusOr<std::unique_ptr<ColdWrite>> ColdFolder::BeginPutLocked(
     ColdPut* put, const EnvelopeView& envelope, std::unique_ptr<HeaderWrite>* header) {
-  TERRACE_RETURN_IF_ERROR(AdmitLocked());
+  TERRACE_RETURN_IF_ERROR(AdmitLocked(IoKind::kWrite));
   if (!loaded_) return absl::ResourceExhaustedError("ssd: the folder is loading");
   const uint64_t fingerprint = table_.Fingerprint(put->key);
   BlockRecord record;
@@ -255,7 +260,7 @@ void ColdFolder::Get(ColdGet get) {
   std::unique_ptr<ColdRead> read;
   {
     MutexLock lock(&mutex_);
-    status = AdmitLocked();
+    status = AdmitLocked(IoKind::kRead);
     stats_.gets += 1;
     const Index index = table_.Find(table_.Fingerprint(get.key));
     if (!status.ok()) {

@@ -126,7 +126,7 @@ class ColdFolder {
   ColdFolder(ColdFolderOptions options, FolderLock lock, const FolderIdentity& identity);
 
   // cold_folder.cc: requests.
-  absl::Status AdmitLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AdmitLocked(IoKind kind) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes place and entry for the block; null when it is here already. `header` is set when the
   // header of its extent has to be written too.
   absl::StatusOr<std::unique_ptr<ColdWrite>> BeginPutLocked(ColdPut* put,
@@ -225,6 +225,7 @@ class ColdFolder {
   ColdFolderStats stats_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool writer_ending_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t overdue_reads_ ABSL_GUARDED_BY(mutex_) = 0;  // of stats_.overdue
 
   std::thread loader_, writer_, keeper_;
 };

@@ -83,7 +83,7 @@ enum class ColdLeave : uint8_t { kEvicted, kExpired, kForgotten, kCorrupt };
 enum class FolderHealth : uint8_t {
   kHealthy,
   kWritesFail,  // full or failing: reads and what is here go on, writes are tried now and then
-  kHangs,       // requests do not come back
+  kHangs,       // requests do not come back; reads go on unless one of them hangs
 };
 
 struct ColdFolderStats {

@@ -31,7 +31,8 @@ namespace {
 
 constexpr uint64_t kLiveBlocks = 240;
 constexpr absl::Duration kDeadline = absl::Seconds(1);
-constexpr absl::Duration kPauseAfterError = absl::Milliseconds(5);
+// Between two requests of a thread: a steady load, so that the rates of two times compare.
+constexpr absl::Duration kPause = absl::Milliseconds(5);
 constexpr absl::Duration kSlow = absl::Milliseconds(50);
 
 uint32_t LengthOf(uint64_t number) {
@@ -82,9 +83,9 @@ class Load {
     }
   }
   void Start() {
-    threads_.emplace_back([this] { Repeat([this] { return ReadOne(); }); });
-    threads_.emplace_back([this] { Repeat([this] { return PutOne(); }); });
-    threads_.emplace_back([this] { Repeat([this] { return DeleteOne(); }); });
+    threads_.emplace_back([this] { Repeat([this] { ReadOne(); }); });
+    threads_.emplace_back([this] { Repeat([this] { PutOne(); }); });
+    threads_.emplace_back([this] { Repeat([this] { DeleteOne(); }); });
   }
   void End() {
     stop_.Now();
@@ -119,13 +120,11 @@ class Load {
  private:
   template <typename Step>
   void Repeat(const Step& step) {
-    while (stop_.Wait(absl::ZeroDuration())) {
-      if (!step()) stop_.Wait(kPauseAfterError);
-    }
+    while (stop_.Wait(kPause)) step();
   }
-  bool ReadOne();
-  bool PutOne();
-  bool DeleteOne();
+  void ReadOne();
+  void PutOne();
+  void DeleteOne();
 
   ColdFolder& folder_;
   const std::string ledger_path_;
@@ -141,28 +140,27 @@ class Load {
       deletes_ ABSL_GUARDED_BY(mutex_);
 };
 
-bool Load::ReadOne() {
+void Load::ReadOne() {
   uint64_t number;
   {
     MutexLock lock(&mutex_);
-    if (blocks_.empty()) return false;
+    if (blocks_.empty()) return;
     number = std::next(blocks_.begin(), random_() % blocks_.size())->first;
   }
   const absl::Time start = absl::Now();
   const absl::Status got = GetAndCheck(folder_, KeyOf(number));
   MutexLock lock(&mutex_);
-  if (absl::IsNotFound(got) && !blocks_.contains(number)) return true;  // deleted meanwhile
+  if (absl::IsNotFound(got) && !blocks_.contains(number)) return;  // deleted meanwhile
   reads_.Count(got, absl::Now() - start);
   wrong_ += absl::IsInternal(got) ? 1 : 0;
-  return got.ok();
 }
 
-bool Load::PutOne() {
+void Load::PutOne() {
   uint64_t number;
   bool durable;
   {
     MutexLock lock(&mutex_);
-    if (blocks_.size() >= kLiveBlocks + kLiveBlocks / 4) return false;
+    if (blocks_.size() >= kLiveBlocks + kLiveBlocks / 4) return;
     number = next_++;
     durable = random_() % 4 == 0;
   }
@@ -172,14 +170,13 @@ bool Load::PutOne() {
   MutexLock lock(&mutex_);
   puts_.Count(put, absl::Now() - start);
   if (put.ok()) blocks_[number] = durable && trusted_;
-  return put.ok();
 }
 
-bool Load::DeleteOne() {
+void Load::DeleteOne() {
   BlockKey key;
   {
     MutexLock lock(&mutex_);
-    if (blocks_.size() < kLiveBlocks) return false;
+    if (blocks_.size() < kLiveBlocks) return;
     const uint64_t number = blocks_.begin()->first;
     key = KeyOf(number);
     blocks_.erase(number);  // of unknown fate from now on
@@ -188,7 +185,6 @@ bool Load::DeleteOne() {
   const absl::Status deleted = folder_.Delete({&key, 1}, ColdLeave::kForgotten);
   MutexLock lock(&mutex_);
   deletes_.Count(deleted, absl::Now() - start);
-  return deleted.ok();
 }
 
 nlohmann::json Load::Verify() {

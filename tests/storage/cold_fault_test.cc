@@ -152,6 +152,8 @@ TEST_F(ColdFault, HungWriteKeepsItsSlotUntilTheDeviceLetsGo) {
   folder_->CheckDeadlines();
   EXPECT_TRUE(absl::IsDeadlineExceeded(answer.Wait()));
   EXPECT_EQ(folder_->Stats().occupied_bytes, 2 * 17 * 4096);
+  EXPECT_EQ(folder_->Stats().health, FolderHealth::kHangs);
+  EXPECT_EQ(GetAndCheck(*folder_, KeyOf(0)), absl::OkStatus());  // reads go on
   disk_->Release();
   EXPECT_TRUE(answer.WaitReleased());
   EXPECT_TRUE(Eventually([&] { return folder_->Stats().in_flight == 0; }));
