@@ -40,26 +40,6 @@ uint32_t LengthOf(uint64_t number) {
   return number % 4 == 1 ? 4096 : 65'536;
 }
 
-class Stop {
- public:
-  // False when it is time to end.
-  bool Wait(absl::Duration time) {
-    MutexLock lock(&mutex_);
-    if (!ending_) changed_.WaitWithTimeout(&mutex_, time);
-    return !ending_;
-  }
-  void Now() {
-    MutexLock lock(&mutex_);
-    ending_ = true;
-    changed_.SignalAll();
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-};
-
 struct Outcomes {
   std::map<std::string, uint64_t> by_code;
   double slowest_ms = 0;
@@ -165,11 +145,19 @@ void Load::PutOne() {
     durable = random_() % 4 == 0;
   }
   TestBlock block(KeyOf(number), LengthOf(number));
+  Answer answer;
+  ColdPut put = PutOf(block, durable);
+  put.done = answer.Done();
+  put.released = answer.Released();
   const absl::Time start = absl::Now();
-  const absl::Status put = PutAndWait(folder_, block, durable);
-  MutexLock lock(&mutex_);
-  puts_.Count(put, absl::Now() - start);
-  if (put.ok()) blocks_[number] = durable && trusted_;
+  folder_.Put(std::move(put));
+  const absl::Status status = answer.Wait();
+  {
+    MutexLock lock(&mutex_);
+    puts_.Count(status, absl::Now() - start);
+    if (status.ok()) blocks_[number] = durable && trusted_;
+  }
+  answer.WaitReleased();  // long after the answer when the device hangs
 }
 
 void Load::DeleteOne() {

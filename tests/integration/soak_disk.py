@@ -93,6 +93,9 @@ class Soak:
             raise Failure(f"{name}: reads did not go on: {measured['sick']}")
         if puts_go_on and ok(measured["sick"]["puts"]) == 0:
             raise Failure(f"{name}: no put went on: {measured['sick']}")
+        if name in ("hang", "frozen") and \
+                not measured["sick"]["puts"]["by_code"].get("DEADLINE_EXCEEDED"):
+            raise Failure(f"{name}: no put was told of it: {measured['sick']}")
         self.healthy_again(name)
 
     def healthy_again(self, name):
