@@ -198,12 +198,13 @@ void Arena::TakePlace(RegionId id, uint32_t index) {
 
 bool Arena::Restore(PlaceClass size, uint64_t offset) {
   const uint64_t chunk = offset / chunk_bytes_;
-  if (chunk >= chunks() || PlacesIn(size, 1) == 0) return false;
+  const uint32_t places = PlacesIn(size, 1);
+  if (chunk >= chunks() || places == 0) return false;
   RegionId id = region_at_[chunk];
-  const uint64_t begin = chunk * chunk_bytes_ + TableBytes(size, PlacesIn(size, 1));
+  const uint64_t begin = chunk * chunk_bytes_ + TableBytes(size, places);
   if (offset < begin || (offset - begin) % size.place_bytes != 0) return false;
   const auto index = static_cast<uint32_t>((offset - begin) / size.place_bytes);
-  if (index >= PlacesIn(size, 1)) return false;
+  if (index >= places) return false;
   if (id == kNoRegion) {
     const auto run = std::prev(free_runs_.upper_bound(static_cast<uint32_t>(chunk)));
     const auto [first, length] = *run;

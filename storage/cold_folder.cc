@@ -136,12 +136,42 @@ void ColdFolder::Put(ColdPut put) {
   }
   if (!begun.ok() || *begun == nullptr) return Answer(put, begun.status());
   ColdWrite* write = begun->release();
-  if (write->record.place.inlined || write->index == ColdTable::kNone) {
+  if (write->index == ColdTable::kNone) return ProveExisting(write);
+  if (write->record.place.inlined) {
     write->Release();
     return OnWritten(write, absl::OkStatus());
   }
   IoRequest* const requests[] = {write, header.release()};
   options_.io->Submit({requests, requests[1] == nullptr ? size_t{1} : size_t{2}});
+}
+
+// A power cut may have left the entry of a block without its bytes: nobody is told that a block is
+// durable which cannot be read.
+void ColdFolder::ProveExisting(ColdWrite* write) {
+  struct Copy {
+    std::vector<std::byte> envelope;
+    std::vector<DiskPage> value;
+  };
+  auto copy = std::make_unique<Copy>();
+  ColdBlock found;
+  Find({&write->key, 1}, {&found, 1});
+  copy->envelope.resize(found.envelope_bytes);
+  copy->value.resize(std::max(SlotPages(found.length) - 1, 1u));  // none: it has just left
+  write->Release();
+  ColdGet get;
+  get.key = write->key;
+  get.envelope = copy->envelope;
+  get.value = {copy->value[0].bytes, found.length};
+  get.done = [this, write](absl::Status status) {
+    if (status.ok()) return OnWritten(write, status);
+    if (absl::IsDataLoss(status) || absl::IsNotFound(status)) {
+      status = absl::ResourceExhaustedError("ssd: the key is being deleted");
+    }
+    Finish(write, status);
+  };
+  // After an answer that came too late the device may still write here.
+  get.released = [copy = std::move(copy)] {};
+  Get(std::move(get));
 }
 
 absl::StatusOr<std::unique_ptr<ColdWrite>> ColdFolder::BeginPutLocked(
@@ -157,7 +187,7 @@ absl::StatusOr<std::unique_ptr<ColdWrite>> ColdFolder::BeginPutLocked(
       return absl::ResourceExhaustedError("ssd: the key is being written or deleted");
     }
     if (!put->durable) return nullptr;
-    // Nothing to write, but the commit to wait for.
+    // Nothing to write, but the block to look at and the commit to wait for.
     return std::make_unique<ColdWrite>(this, std::move(*put), record, ColdTable::kNone);
   }
   if (writes_resume_ > options_.clock->Now()) {

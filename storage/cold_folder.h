@@ -135,6 +135,7 @@ class ColdFolder {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<ColdPlace> TakePlaceLocked(uint32_t envelope_bytes, uint32_t length)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ProveExisting(ColdWrite* write);
   void AimLocked(ColdWrite* write, std::unique_ptr<HeaderWrite>* header)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginLocked(ColdOperation* operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -163,6 +164,7 @@ class ColdFolder {
   void Keep();
   bool WaitForWork();
   void Commit();
+  void ReleaseQuarantined(std::span<const Slot> slots, bool committed);
   bool AddExtent();
   void ExpireSome();
   void JudgeSuspects();

@@ -235,7 +235,12 @@ void ColdFolder::Load() {
 }
 
 absl::Status ColdFolder::LoadTable() {
-  const double expected = std::max<double>(1, catalogue_->EstimatedBlocks());
+  const uint64_t estimated = catalogue_->EstimatedBlocks();
+  const double expected = std::max<double>(1, estimated);
+  {
+    MutexLock lock(&mutex_);
+    table_.Reserve(estimated);
+  }
   std::vector<std::pair<BlockKey, BlockRecord>> records;
   absl::Status status;
   uint64_t seen = 0;
@@ -261,9 +266,14 @@ absl::Status ColdFolder::LoadTable() {
 absl::Status ColdFolder::LoadRecords(std::span<const std::pair<BlockKey, BlockRecord>> records) {
   CatalogueBatch lost;
   {
+    std::vector<uint64_t> fingerprints;
+    fingerprints.reserve(records.size());
     MutexLock lock(&mutex_);
-    for (const auto& [key, record] : records) {
-      const uint64_t fingerprint = table_.Fingerprint(key);
+    for (const auto& [key, record] : records) fingerprints.push_back(table_.Fingerprint(key));
+    table_.Prefetch(fingerprints);
+    for (size_t i = 0; i < records.size(); ++i) {
+      const auto& [key, record] = records[i];
+      const uint64_t fingerprint = fingerprints[i];
       if (deleted_while_loading_.contains(fingerprint)) continue;
       if (table_.Find(fingerprint) != ColdTable::kNone ||
           (!record.place.inlined &&

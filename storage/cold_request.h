@@ -36,6 +36,7 @@ struct ColdBlock {
 //
 // Put answers:
 //   OK                  the block is here (`durable`: it survives a power cut), or was already
+//                       (`durable`: and can be read)
 //   InvalidArgument     envelope, key and value do not fit together, or memory is not aligned
 //   FailedPrecondition  larger than the folder can ever hold
 //   ResourceExhausted   no slot now (give up some blocks first), the key is being written or

@@ -171,6 +171,18 @@ TEST_F(ColdFault, DurableIsNeverSaidAfterAFailedSync) {
   EXPECT_EQ(PutAndWait(*folder_, block, /*durable=*/true), absl::OkStatus());
 }
 
+// As after a power cut that kept the entry of a block and not its bytes.
+TEST_F(ColdFault, DurableIsNotSaidOfAnExistingBlockThatIsLost) {
+  TestBlock block(KeyOf(1), kLength);
+  Fail(IoKind::kWrite, {.kind = IoFault::kTorn, .bytes = 0});
+  ASSERT_EQ(PutAndWait(*folder_, block), absl::OkStatus());
+  EXPECT_TRUE(absl::IsResourceExhausted(PutAndWait(*folder_, block, /*durable=*/true)));
+  EXPECT_TRUE(Eventually([&] { return folder_->Stats().corrupt == 1; }));
+  EXPECT_EQ(PutAndWait(*folder_, block, /*durable=*/true), absl::OkStatus());
+  EXPECT_EQ(PutAndWait(*folder_, block, /*durable=*/true), absl::OkStatus());
+  EXPECT_EQ(GetAndCheck(*folder_, block.key), absl::OkStatus());
+}
+
 TEST_F(ColdFault, FreedSlotsWaitForTheCommit) {
   TestBlock block(KeyOf(1), kLength);
   ASSERT_EQ(PutAndWait(*folder_, block, /*durable=*/true), absl::OkStatus());
