@@ -17,6 +17,7 @@ constexpr absl::Duration kNotesInterval = absl::Seconds(10);
 constexpr absl::Duration kScoresInterval = absl::Minutes(10);
 constexpr size_t kWriteBatch = 256;
 constexpr size_t kFreeBatch = 256;
+constexpr absl::Duration kTurn = absl::Microseconds(100);
 // Entries looked at per round, so that all are within a minute.
 constexpr uint32_t kExpireRounds = 600;
 constexpr uint32_t kExpireLeast = 4096;
@@ -210,6 +211,8 @@ void ColdFolder::ReleaseQuarantined(std::span<const Slot> slots, bool committed)
     const auto some = slots.first(std::min(slots.size(), kFreeBatch));
     slots = slots.subspan(some.size());
     MutexLock lock(&mutex_);
+    // Letting go of the lock alone would not do: who asks for it next is mostly this thread again.
+    if (slots.size() >= kFreeBatch) changed_.WaitWithTimeout(&mutex_, kTurn);
     for (const Slot slot : some) {
       if (committed) {
         extents_.Free(slot);

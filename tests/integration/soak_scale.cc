@@ -4,6 +4,7 @@
 //   fill   puts the blocks through ColdFolder::Put
 //   scan   times a bare scan of the catalogue's metadata
 //   load   opens and loads; then a namespace of an eighth of the blocks is deleted under a reader
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -86,6 +87,14 @@ class EmptyFileIo : public FileIo {
 };
 
 double Seconds(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
+
+// User and system time of this process.
+double CpuSeconds() {
+  rusage usage;
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+}
 
 uint64_t ResidentBytes() {
   std::ifstream file("/proc/self/statm");
@@ -216,7 +225,7 @@ int Scan(const std::string& path, uint64_t blocks) {
         return ++seen > 0;
       });
   if (!scanned.ok()) return Fail(scanned);
-  return Print({{"scan_s", Seconds(start)}, {"seen", seen}});
+  return Print({{"scan_s", Seconds(start)}, {"cpu_s", CpuSeconds()}, {"seen", seen}});
 }
 
 // Asks without pause for blocks that stay, and keeps how long each answer took.
@@ -231,8 +240,13 @@ class Reader {
     const auto at = [&](double part) {
       return took_ms_[static_cast<size_t>(part * static_cast<double>(took_ms_.size() - 1))];
     };
-    return {{"requests", took_ms_.size()}, {"p50_ms", at(0.5)},   {"p99_ms", at(0.99)},
-            {"p999_ms", at(0.999)},        {"longest_ms", at(1)}, {"failed", failed_}};
+    return {{"requests", took_ms_.size()},
+            {"p50_ms", at(0.5)},
+            {"p99_ms", at(0.99)},
+            {"p999_ms", at(0.999)},
+            {"longest_ms", at(1)},
+            {"longest_find_ms", longest_find_ms_},
+            {"failed", failed_}};
   }
 
  private:
@@ -248,6 +262,7 @@ class Reader {
       failed_ += found.presence == Presence::kHere ? 0 : 1;
       absl::Time end = absl::Now();
       took_ms_.push_back(absl::ToDoubleMilliseconds(end - start));
+      longest_find_ms_ = std::max(longest_find_ms_, took_ms_.back());
       start = end;
       failed_ += GetAndCheck(store, inlined).ok() ? 0 : 1;
       took_ms_.push_back(absl::ToDoubleMilliseconds(absl::Now() - start));
@@ -259,6 +274,7 @@ class Reader {
   std::mt19937_64 random_;
   std::atomic<bool> ending_ = false;
   std::vector<double> took_ms_;
+  double longest_find_ms_ = 0;
   uint64_t failed_ = 0;
   std::thread thread_;
 };
@@ -277,6 +293,7 @@ int Load(const std::string& path, uint64_t blocks, uint64_t seed) {
     return Fail(loaded);
   }
   result["loaded_s"] = Seconds(start);
+  result["loaded_cpu_s"] = CpuSeconds();
   result["resident_bytes"] = ResidentBytes() - resident;
   ColdFolderStats stats = store.Stats()[0];
   result["blocks"] = stats.blocks;
