@@ -79,6 +79,8 @@ struct Database {
 
 class RocksCatalogue : public Catalogue {
  public:
+  using Keys = std::vector<std::optional<BlockKey>>;
+
   RocksCatalogue(std::string path, uint64_t disk_bytes, rocksdb::Env* env);
 
   absl::Status Start();
@@ -88,8 +90,7 @@ class RocksCatalogue : public Catalogue {
   absl::StatusOr<std::optional<BlockRecord>> Find(const BlockKey& key) override;
   absl::StatusOr<std::optional<std::string>> FindInline(const BlockKey& key) override;
   absl::StatusOr<std::optional<std::string>> FindMeta(std::string_view name) override;
-  absl::StatusOr<std::vector<std::optional<BlockKey>>> KeysAt(
-      std::span<const ColdPlace> places) override;
+  absl::StatusOr<Keys> KeysAt(std::span<const ColdPlace> places) override;
   absl::Status Scan(std::optional<NamespaceId> ns, const std::optional<BlockKey>& after,
                     Visit visit) override;
   absl::Status ScanSlots(uint32_t begin, uint32_t end,
@@ -275,8 +276,7 @@ absl::StatusOr<std::optional<std::string>> RocksCatalogue::FindMeta(std::string_
   return Get(Family::kMeta, ToSlice(name));
 }
 
-absl::StatusOr<std::vector<std::optional<BlockKey>>> RocksCatalogue::KeysAt(
-    std::span<const ColdPlace> places) {
+absl::StatusOr<RocksCatalogue::Keys> RocksCatalogue::KeysAt(std::span<const ColdPlace> places) {
   TERRACE_ASSIGN_OR_RETURN(const Use use, Current());
   std::vector<std::string> names;
   for (const ColdPlace& place : places) names.push_back(EncodeColdPlace(place));
@@ -284,7 +284,7 @@ absl::StatusOr<std::vector<std::optional<BlockKey>>> RocksCatalogue::KeysAt(
   const std::vector<rocksdb::ColumnFamilyHandle*> family(names.size(), use->Of(Family::kSlots));
   std::vector<std::string> values;
   const auto found = use->db->MultiGet(rocksdb::ReadOptions(), family, slices, &values);
-  std::vector<std::optional<BlockKey>> keys(places.size());
+  Keys keys(places.size());
   for (size_t i = 0; i < found.size(); ++i) {
     if (found[i].IsNotFound()) continue;
     TERRACE_RETURN_IF_ERROR(ToStatus(found[i]));

@@ -28,7 +28,7 @@ TEST(ColdCrash, KillLosesNothingAcknowledged) {
     ASSERT_TRUE(child.ok());
     const auto working = child->WaitForLine("working", absl::Seconds(60));
     ASSERT_TRUE(working.ok()) << "kill " << kill << ": " << working.status();
-    const uint64_t bytes = 1 + random() % 60'000;
+    const uint64_t bytes = 1 + random() % 30'000;
     std::error_code error;
     const uint64_t before = std::filesystem::file_size(journal, error);
     EXPECT_TRUE(
