@@ -6,7 +6,7 @@ ext4 of its own: full (from outside, then free again), frozen, and dead until it
 While a fault lasts the healthy folder keeps its rate, every put is answered by the deadline, reads
 of what is here go on where the device can, and no byte is wrong; afterwards everything that was
 acknowledged as durable is there and writes go on without a restart (but for the dead file
-system). Without root and loop devices the second half is skipped. --short halves the times.
+system). Without root and loop devices the second half is skipped. --short: 1.3 s a fault.
 """
 import json
 import pathlib
@@ -63,7 +63,7 @@ def ok(outcomes):
 
 class Soak:
     def __init__(self, arguments, folder):
-        self.seconds = 1.5 if arguments.short else 10
+        self.seconds = 1.3 if arguments.short else 10
         self.bin, self.folder = arguments.bin, folder
         self.pair = self.disk = None
         self.result = {"seed": arguments.seed, "phases": {}}
@@ -165,7 +165,7 @@ class Soak:
 
 
 def main():
-    arguments = soak_options(__doc__, "1.5 s per fault")
+    arguments = soak_options(__doc__, "1.3 s per fault")
     print(f"soak disk: seed {arguments.seed}", flush=True)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="terrace-disk-", dir=arguments.folder))
     soak = Soak(arguments, folder)

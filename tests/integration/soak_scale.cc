@@ -28,7 +28,8 @@ namespace {
 
 constexpr uint32_t kLength = 36 << 10;  // more than is kept in the catalogue
 constexpr uint64_t kExtentBytes = 512 << 20;
-constexpr uint64_t kInline = 20'000;  // blocks that have bytes, for the reader
+// Blocks that have bytes, for the reader.
+uint64_t InlineOf(uint64_t blocks) { return blocks / 400; }
 constexpr uint64_t kInlineBase = uint64_t{1} << 40;
 constexpr uint64_t kMostInFlight = 768;
 constexpr uint64_t kKeptNamespace = 1, kForgottenNamespace = 2;
@@ -192,7 +193,7 @@ int Fill(const std::string& path, uint64_t blocks) {
   }
   const absl::Time start = absl::Now();
   Filler filler(**folder);
-  for (uint64_t i = 0; i < kInline; ++i) {
+  for (uint64_t i = 0; i < InlineOf(blocks); ++i) {
     TestBlock block(KeyOf(kInlineBase + i, kKeptNamespace), 4096);
     if (const absl::Status put = PutAndWait(**folder, block); !put.ok()) return Fail(put);
   }
@@ -254,7 +255,7 @@ class Reader {
     OneByOne store(store_);
     while (!ending_) {
       const uint64_t number = random_() % blocks_ / 8 * 8 + 1;  // of the namespace that stays
-      const BlockKey inlined = KeyOf(kInlineBase + random_() % kInline, kKeptNamespace);
+      const BlockKey inlined = KeyOf(kInlineBase + random_() % InlineOf(blocks_), kKeptNamespace);
       const BlockKey cold = KeyOfBlock(number);
       absl::Time start = absl::Now();
       ColdBlock found;
