@@ -74,6 +74,10 @@ def main():
         shutil.rmtree(folder)
     except Failure as failure:
         soak.result["failed"] = f"{failure} (all files are kept in {folder})"
+    except KeyboardInterrupt:
+        soak.result["failed"] = "interrupted"
+        soak.child.end()
+        shutil.rmtree(folder)
     finally:
         soak.child.end()
     return finish(soak.result, arguments.json)
