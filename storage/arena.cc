@@ -11,6 +11,9 @@ namespace {
 constexpr double kSmallWaste = 0.02;
 // And no longer than this part of the arena, so that classes can share it.
 constexpr uint32_t kLargestShare = 16;
+// Of many places restored to one region, one in so many files it anew: its place in the order of
+// regions is a preference.
+constexpr uint32_t kFileEvery = 64;
 
 constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -134,6 +137,7 @@ Arena::RegionId Arena::CutRegion(PlaceClass size, uint32_t first, uint32_t chunk
   region.size = size;
   region.first_chunk = first;
   region.chunks = chunks;
+  region.filed = 0;
   region.places = static_cast<uint32_t>(PlacesIn(size, chunks));
   region.table_bytes = TableBytes(size, region.places);
   region.free_bits.assign((region.places + 63) / 64, ~uint64_t{0});
@@ -184,11 +188,15 @@ std::optional<Place> Arena::Allocate(PlaceClass size, void* owner) {
   return PlaceAt(region, index);
 }
 
-void Arena::TakePlace(RegionId id, uint32_t index) {
+void Arena::TakePlace(RegionId id, uint32_t index, bool file) {
   Region& region = regions_[id];
   Class& state = classes_.find(region.size)->second;
-  state.open.erase(std::pair(region.used, id));
-  if (++region.used < region.places) state.open.emplace(region.used, id);
+  ++region.used;
+  if (file || region.used == region.places) {
+    state.open.erase(std::pair(region.filed, id));
+    region.filed = region.used;
+    if (region.used < region.places) state.open.emplace(region.filed, id);
+  }
   region.free_bits[index / 64] &= ~(uint64_t{1} << index % 64);
   state.used += 1;
   places_in_use_ += 1;
@@ -198,12 +206,13 @@ void Arena::TakePlace(RegionId id, uint32_t index) {
 
 bool Arena::Restore(PlaceClass size, uint64_t offset) {
   const uint64_t chunk = offset / chunk_bytes_;
-  if (chunk >= chunks() || PlacesIn(size, 1) == 0) return false;
+  const uint32_t places = PlacesIn(size, 1);
+  if (chunk >= chunks() || places == 0) return false;
   RegionId id = region_at_[chunk];
-  const uint64_t begin = chunk * chunk_bytes_ + TableBytes(size, PlacesIn(size, 1));
+  const uint64_t begin = chunk * chunk_bytes_ + TableBytes(size, places);
   if (offset < begin || (offset - begin) % size.place_bytes != 0) return false;
   const auto index = static_cast<uint32_t>((offset - begin) / size.place_bytes);
-  if (index >= PlacesIn(size, 1)) return false;
+  if (index >= places) return false;
   if (id == kNoRegion) {
     const auto run = std::prev(free_runs_.upper_bound(static_cast<uint32_t>(chunk)));
     const auto [first, length] = *run;
@@ -216,7 +225,7 @@ bool Arena::Restore(PlaceClass size, uint64_t offset) {
   const Region& region = regions_[id];
   if (region.size != size || region.chunks != 1) return false;
   if ((region.free_bits[index / 64] >> index % 64 & 1) == 0) return false;
-  TakePlace(id, index);
+  TakePlace(id, index, /*file=*/region.used % kFileEvery == 0);
   return true;
 }
 
@@ -232,8 +241,9 @@ void Arena::Free(uint64_t offset) {
   places_in_use_ -= 1;
   bytes_in_use_ -= region.size.bytes();
   free_place_bytes_ += region.size.bytes();
-  state.open.erase(std::pair(region.used, id));
-  state.open.emplace(--region.used, id);
+  state.open.erase(std::pair(region.filed, id));
+  region.filed = --region.used;
+  state.open.emplace(region.filed, id);
   if (region.used == 0) CloseRegion(id);
 }
 

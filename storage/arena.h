@@ -123,12 +123,13 @@ class Arena {
     PlaceClass size;
     uint32_t first_chunk = 0, chunks = 0;
     uint32_t places = 0, used = 0;
+    uint32_t filed = 0;  // the use that it stands under among the open ones
     uint64_t table_bytes = 0;
     std::vector<uint64_t> free_bits;
     std::vector<void*> owners;  // empty until a place has one
   };
   struct Class {
-    absl::btree_set<std::pair<uint32_t, RegionId>> open;  // (used, region) with a free place
+    absl::btree_set<std::pair<uint32_t, RegionId>> open;  // (filed, region) with a free place
     uint32_t regions = 0;
     uint64_t places = 0, used = 0;
   };
@@ -138,7 +139,7 @@ class Arena {
   uint32_t RegionChunks(PlaceClass size, uint32_t most) const;
   RegionId OpenRegion(PlaceClass size);
   RegionId CutRegion(PlaceClass size, uint32_t first, uint32_t chunks);
-  void TakePlace(RegionId id, uint32_t index);
+  void TakePlace(RegionId id, uint32_t index, bool file = true);
   void CloseRegion(RegionId id);
   uint32_t TakeRun(uint32_t wanted, uint32_t least, uint32_t* chunks);
   void ReturnRun(uint32_t first, uint32_t chunks);

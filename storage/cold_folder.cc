@@ -45,9 +45,12 @@ Slot SlotOf(const ColdEntry& entry) { return {entry.number, SlotPages(entry.leng
 
 }  // namespace
 
-absl::Status ColdFolder::AdmitLocked() const {
+// A device that hangs in a write may still read.
+absl::Status ColdFolder::AdmitLocked(IoKind kind) const {
   if (ending_) return absl::UnavailableError("ssd: the folder is being closed");
-  if (stats_.overdue > 0) return absl::UnavailableError("ssd: the device hangs");
+  if ((kind == IoKind::kRead ? overdue_reads_ : stats_.overdue) > 0) {
+    return absl::UnavailableError("ssd: the device hangs");
+  }
   if (in_flight_.size() >= kMaxInFlight) {
     return absl::ResourceExhaustedError("ssd: too many requests in flight");
   }
@@ -70,6 +73,7 @@ void ColdFolder::Finish(ColdOperation* operation, const absl::Status& status) {
   {
     MutexLock lock(&mutex_);
     if (operation->overdue) stats_.overdue -= 1;
+    if (operation->overdue && operation->kind == IoKind::kRead) overdue_reads_ -= 1;
     in_flight_.erase(operation->at);
     changed_.SignalAll();
     if (ending_) keeper_wakes_.SignalAll();
@@ -87,6 +91,7 @@ void ColdFolder::CheckDeadlines() {
       if (std::exchange(operation->answered, true)) continue;
       operation->overdue = true;
       stats_.overdue += 1;
+      overdue_reads_ += operation->kind == IoKind::kRead ? 1 : 0;
       late.push_back(std::move(operation->done));
     }
   }
@@ -131,7 +136,8 @@ void ColdFolder::Put(ColdPut put) {
   }
   if (!begun.ok() || *begun == nullptr) return Answer(put, begun.status());
   ColdWrite* write = begun->release();
-  if (write->record.place.inlined || write->index == ColdTable::kNone) {
+  if (write->index == ColdTable::kNone) return ProveExisting(write);
+  if (write->record.place.inlined) {
     write->Release();
     return OnWritten(write, absl::OkStatus());
   }
@@ -139,9 +145,38 @@ void ColdFolder::Put(ColdPut put) {
   options_.io->Submit({requests, requests[1] == nullptr ? size_t{1} : size_t{2}});
 }
 
+// A power cut may have left the entry of a block without its bytes: nobody is told that a block is
+// durable which cannot be read.
+void ColdFolder::ProveExisting(ColdWrite* write) {
+  struct Copy {
+    std::vector<std::byte> envelope;
+    std::vector<DiskPage> value;
+  };
+  auto copy = std::make_unique<Copy>();
+  ColdBlock found;
+  Find({&write->key, 1}, {&found, 1});
+  copy->envelope.resize(found.envelope_bytes);
+  copy->value.resize(std::max(SlotPages(found.length) - 1, 1u));  // none: it has just left
+  write->Release();
+  ColdGet get;
+  get.key = write->key;
+  get.envelope = copy->envelope;
+  get.value = {copy->value[0].bytes, found.length};
+  get.done = [this, write](absl::Status status) {
+    if (status.ok()) return OnWritten(write, status);
+    if (absl::IsDataLoss(status) || absl::IsNotFound(status)) {
+      status = absl::ResourceExhaustedError("ssd: the key is being deleted");
+    }
+    Finish(write, status);
+  };
+  // After an answer that came too late the device may still write here.
+  get.released = [copy = std::move(copy)] {};
+  Get(std::move(get));
+}
+
 absl::StatusOr<std::unique_ptr<ColdWrite>> ColdFolder::BeginPutLocked(
     ColdPut* put, const EnvelopeView& envelope, std::unique_ptr<HeaderWrite>* header) {
-  TERRACE_RETURN_IF_ERROR(AdmitLocked());
+  TERRACE_RETURN_IF_ERROR(AdmitLocked(IoKind::kWrite));
   if (!loaded_) return absl::ResourceExhaustedError("ssd: the folder is loading");
   const uint64_t fingerprint = table_.Fingerprint(put->key);
   BlockRecord record;
@@ -152,7 +187,7 @@ absl::StatusOr<std::unique_ptr<ColdWrite>> ColdFolder::BeginPutLocked(
       return absl::ResourceExhaustedError("ssd: the key is being written or deleted");
     }
     if (!put->durable) return nullptr;
-    // Nothing to write, but the commit to wait for.
+    // Nothing to write, but the block to look at and the commit to wait for.
     return std::make_unique<ColdWrite>(this, std::move(*put), record, ColdTable::kNone);
   }
   if (writes_resume_ > options_.clock->Now()) {
@@ -255,7 +290,7 @@ void ColdFolder::Get(ColdGet get) {
   std::unique_ptr<ColdRead> read;
   {
     MutexLock lock(&mutex_);
-    status = AdmitLocked();
+    status = AdmitLocked(IoKind::kRead);
     stats_.gets += 1;
     const Index index = table_.Find(table_.Fingerprint(get.key));
     if (!status.ok()) {

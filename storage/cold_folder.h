@@ -126,7 +126,7 @@ class ColdFolder {
   ColdFolder(ColdFolderOptions options, FolderLock lock, const FolderIdentity& identity);
 
   // cold_folder.cc: requests.
-  absl::Status AdmitLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AdmitLocked(IoKind kind) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes place and entry for the block; null when it is here already. `header` is set when the
   // header of its extent has to be written too.
   absl::StatusOr<std::unique_ptr<ColdWrite>> BeginPutLocked(ColdPut* put,
@@ -135,6 +135,7 @@ class ColdFolder {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::optional<ColdPlace> TakePlaceLocked(uint32_t envelope_bytes, uint32_t length)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ProveExisting(ColdWrite* write);
   void AimLocked(ColdWrite* write, std::unique_ptr<HeaderWrite>* header)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginLocked(ColdOperation* operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -163,6 +164,7 @@ class ColdFolder {
   void Keep();
   bool WaitForWork();
   void Commit();
+  void ReleaseQuarantined(std::span<const Slot> slots, bool committed);
   bool AddExtent();
   void ExpireSome();
   void JudgeSuspects();
@@ -225,6 +227,7 @@ class ColdFolder {
   ColdFolderStats stats_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool writer_ending_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t overdue_reads_ ABSL_GUARDED_BY(mutex_) = 0;  // of stats_.overdue
 
   std::thread loader_, writer_, keeper_;
 };

@@ -16,6 +16,8 @@ constexpr absl::Duration kSyncDeadline = absl::Seconds(60);
 constexpr absl::Duration kNotesInterval = absl::Seconds(10);
 constexpr absl::Duration kScoresInterval = absl::Minutes(10);
 constexpr size_t kWriteBatch = 256;
+constexpr size_t kFreeBatch = 256;
+constexpr absl::Duration kTurn = absl::Microseconds(100);
 // Entries looked at per round, so that all are within a minute.
 constexpr uint32_t kExpireRounds = 600;
 constexpr uint32_t kExpireLeast = 4096;
@@ -184,18 +186,12 @@ void ColdFolder::Commit() {
   absl::Status synced = SyncFiles(options_.io.get(), files, kSyncDeadline);
   if (synced.ok()) synced = catalogue_->Sync();
   if (!synced.ok()) catalogue_->Resume().IgnoreError();
+  ReleaseQuarantined(slots, synced.ok());
   {
     MutexLock lock(&mutex_);
     stats_.syncs += 1;
     stats_.failed_syncs += synced.ok() ? 0 : 1;
     commit_failed_ = !synced.ok();
-    for (const Slot slot : slots) {
-      if (synced.ok()) {
-        extents_.Free(slot);
-      } else {
-        extents_.Quarantine(slot);
-      }
-    }
     if (synced.ok()) {
       commits_done_ = ticket;
     } else {
@@ -207,6 +203,24 @@ void ColdFolder::Commit() {
     changed_.SignalAll();
   }
   for (ColdWrite* write : writes) Finish(write, synced);
+}
+
+// Many at a time after a large deletion: readers get their turn in between.
+void ColdFolder::ReleaseQuarantined(std::span<const Slot> slots, bool committed) {
+  while (!slots.empty()) {
+    const auto some = slots.first(std::min(slots.size(), kFreeBatch));
+    slots = slots.subspan(some.size());
+    MutexLock lock(&mutex_);
+    // Letting go of the lock alone would not do: who asks for it next is mostly this thread again.
+    if (slots.size() >= kFreeBatch) changed_.WaitWithTimeout(&mutex_, kTurn);
+    for (const Slot slot : some) {
+      if (committed) {
+        extents_.Free(slot);
+      } else {
+        extents_.Quarantine(slot);
+      }
+    }
+  }
 }
 
 absl::Status ColdFolder::WaitForCommit(absl::Duration timeout) {

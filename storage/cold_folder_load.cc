@@ -56,6 +56,53 @@ uint64_t RandomId() {
   return id;
 }
 
+// Records on their way from the thread that reads the catalogue to the one that enters them.
+class LoadSteps {
+ public:
+  using Records = std::vector<std::pair<BlockKey, BlockRecord>>;
+
+  // Takes `records` and leaves it empty; waits while many are on their way. False: no more.
+  bool Add(Records* records) {
+    MutexLock lock(&mutex_);
+    while (steps_.size() >= kMost && !refused_) changed_.WaitWithTimeout(&mutex_, kPatience);
+    if (refused_) return false;
+    steps_.push_back(std::exchange(*records, {}));
+    records->reserve(kRecordsPerStep);
+    changed_.SignalAll();
+    return true;
+  }
+  void End() {
+    MutexLock lock(&mutex_);
+    ended_ = true;
+    changed_.SignalAll();
+  }
+  // Nothing after the last one.
+  std::optional<Records> Next() {
+    MutexLock lock(&mutex_);
+    while (steps_.empty() && !ended_) changed_.WaitWithTimeout(&mutex_, kPatience);
+    if (steps_.empty()) return std::nullopt;
+    Records records = std::move(steps_.front());
+    steps_.pop_front();
+    changed_.SignalAll();
+    return records;
+  }
+  void Refuse() {
+    MutexLock lock(&mutex_);
+    refused_ = true;
+    changed_.SignalAll();
+  }
+
+ private:
+  static constexpr size_t kMost = 16;
+  static constexpr absl::Duration kPatience = absl::Seconds(1);
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Records> steps_ ABSL_GUARDED_BY(mutex_);
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool refused_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
 BlockRecord RecordOf(const HeaderPage& page) {
   BlockRecord record;
   record.place = {false, page.record.page};
@@ -234,26 +281,37 @@ void ColdFolder::Load() {
   changed_.SignalAll();
 }
 
+// One thread reads records while another enters those before.
 absl::Status ColdFolder::LoadTable() {
-  const double expected = std::max<double>(1, catalogue_->EstimatedBlocks());
-  std::vector<std::pair<BlockKey, BlockRecord>> records;
-  absl::Status status;
-  uint64_t seen = 0;
-  const auto flush = [&] {
-    seen += records.size();
-    status = LoadRecords(records);
-    records.clear();
+  const uint64_t estimated = catalogue_->EstimatedBlocks();
+  {
     MutexLock lock(&mutex_);
-    stats_.load_progress = std::min(1.0, seen / expected);
-    return status.ok() && !ending_;
-  };
+    table_.Reserve(estimated);
+  }
+  LoadSteps steps;
+  absl::Status entered;
+  std::thread enters([&] {
+    uint64_t seen = 0;
+    for (auto records = steps.Next(); records; records = steps.Next()) {
+      entered = LoadRecords(*records);
+      seen += records->size();
+      MutexLock lock(&mutex_);
+      const uint64_t expected = std::max({seen, estimated, uint64_t{1}});
+      stats_.load_progress = static_cast<double>(seen) / static_cast<double>(expected);
+      if (!entered.ok() || ending_) break;
+    }
+    steps.Refuse();
+  });
+  LoadSteps::Records records;
   const absl::Status scanned = catalogue_->Scan(
       std::nullopt, std::nullopt, [&](const BlockKey& key, const BlockRecord& record) {
         records.emplace_back(key, record);
-        return records.size() < kRecordsPerStep || flush();
+        return records.size() < kRecordsPerStep || steps.Add(&records);
       });
-  if (scanned.ok() && status.ok()) flush();
-  return scanned.ok() ? status : scanned;
+  if (scanned.ok() && !records.empty()) steps.Add(&records);
+  steps.End();
+  enters.join();
+  return scanned.ok() ? entered : scanned;
 }
 
 // Into the table and the arena. A record that names no slot of ours (of an extent beyond a budget
@@ -261,9 +319,14 @@ absl::Status ColdFolder::LoadTable() {
 absl::Status ColdFolder::LoadRecords(std::span<const std::pair<BlockKey, BlockRecord>> records) {
   CatalogueBatch lost;
   {
+    std::vector<uint64_t> fingerprints;
+    fingerprints.reserve(records.size());
     MutexLock lock(&mutex_);
-    for (const auto& [key, record] : records) {
-      const uint64_t fingerprint = table_.Fingerprint(key);
+    for (const auto& [key, record] : records) fingerprints.push_back(table_.Fingerprint(key));
+    table_.Prefetch(fingerprints);
+    for (size_t i = 0; i < records.size(); ++i) {
+      const auto& [key, record] = records[i];
+      const uint64_t fingerprint = fingerprints[i];
       if (deleted_while_loading_.contains(fingerprint)) continue;
       if (table_.Find(fingerprint) != ColdTable::kNone ||
           (!record.place.inlined &&

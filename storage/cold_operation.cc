@@ -56,7 +56,9 @@ ColdWrite::ColdWrite(ColdFolder* folder, ColdPut put, const BlockRecord& record,
       record(record),
       index(index),
       envelope_(put.envelope),
-      value_(put.value) {}
+      value_(put.value) {
+  kind = IoKind::kWrite;
+}
 
 void ColdWrite::TakeInline() {
   inline_block.reserve(envelope_.size() + value_.size());
@@ -66,7 +68,6 @@ void ColdWrite::TakeInline() {
 void ColdWrite::Aim(int to_file, uint64_t to_offset, const SlotRecord& slot) {
   pages_ = std::make_unique<ColdPages>();
   EncodeHeaderPage(envelope_, slot, MutableByteSpan(pages_->header.bytes));
-  kind = IoKind::kWrite;
   file = to_file;
   offset = to_offset;
   const size_t whole = WholePages(value_.size());

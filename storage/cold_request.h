@@ -36,6 +36,7 @@ struct ColdBlock {
 //
 // Put answers:
 //   OK                  the block is here (`durable`: it survives a power cut), or was already
+//                       (`durable`: and can be read)
 //   InvalidArgument     envelope, key and value do not fit together, or memory is not aligned
 //   FailedPrecondition  larger than the folder can ever hold
 //   ResourceExhausted   no slot now (give up some blocks first), the key is being written or
@@ -83,7 +84,7 @@ enum class ColdLeave : uint8_t { kEvicted, kExpired, kForgotten, kCorrupt };
 enum class FolderHealth : uint8_t {
   kHealthy,
   kWritesFail,  // full or failing: reads and what is here go on, writes are tried now and then
-  kHangs,       // requests do not come back
+  kHangs,       // requests do not come back; reads go on unless one of them hangs
 };
 
 struct ColdFolderStats {

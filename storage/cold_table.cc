@@ -1,7 +1,9 @@
 #include "storage/cold_table.h"
 
 #include <algorithm>
+#include <bit>
 #include <queue>
+
 namespace terrace {
 namespace {
 
@@ -27,6 +29,11 @@ ColdTable::ColdTable(uint64_t seed) : seed_(seed), half_(kFirstBuckets) {
   for (size_t i = 0; i < kFirstBuckets; ++i) buckets_.PushBack(kNone);
 }
 
+void ColdTable::Reserve(uint64_t entries) {
+  while (buckets_.size() * kLoadHalves < entries * 2) buckets_.PushBack(kNone);
+  half_ = std::bit_floor(buckets_.size());
+}
+
 uint64_t ColdTable::Fingerprint(const BlockKey& key) const {
   std::array<uint64_t, 4> words;
   std::memcpy(words.data(), key.digest.bytes.data(), sizeof(words));
@@ -50,6 +57,19 @@ ColdTable::Index ColdTable::Find(uint64_t fingerprint) const {
     index = entries_[index].next;
   }
   return index;
+}
+
+void ColdTable::Prefetch(std::span<const uint64_t> fingerprints) const {
+  for (const uint64_t one : fingerprints) __builtin_prefetch(&buckets_[BucketOf(one)]);
+  for (const uint64_t one : fingerprints) {
+    const Index first = buckets_[BucketOf(one)];
+    if (first != kNone) __builtin_prefetch(&entries_[first]);
+  }
+  for (const uint64_t one : fingerprints) {
+    const Index first = buckets_[BucketOf(one)];
+    if (first == kNone || entries_[first].next == kNone) continue;
+    __builtin_prefetch(&entries_[entries_[first].next]);
+  }
 }
 
 void ColdTable::SplitBucket() {

@@ -51,9 +51,14 @@ class ColdTable {
   // Fingerprints depend on `seed`, which peers do not know.
   explicit ColdTable(uint64_t seed);
 
+  // Makes room for so many entries at once. The table is empty.
+  void Reserve(uint64_t entries);
+
   uint64_t Fingerprint(const BlockKey& key) const;
   bool Names(const BlockKey& key, const ColdEntry& entry) const;
   Index Find(uint64_t fingerprint) const;
+  // Whoever looks for many asks the memory for all of them first: a look is three misses in a row.
+  void Prefetch(std::span<const uint64_t> fingerprints) const;
   // The fingerprint is not in the table. The entry begins in phase writing.
   Index Insert(uint64_t fingerprint);
   // Writing -> here; enters the order of eviction with the score in it.

@@ -21,60 +21,11 @@ import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from soak_support import Failure, Program, ROOT, finish, wait_until
+
 PARALLEL_VICTIMS = 3
 SETTLE_SECONDS = 15
 RSS_SLACK_BYTES = 48 << 20
-
-
-class Failure(Exception):
-    """What was expected and did not come."""
-
-
-def wait_until(condition, seconds, what):
-    """Polls `condition` until it returns something true; Failure after `seconds`."""
-    deadline = time.monotonic() + seconds
-    pause = select.poll()
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise Failure(f"not within {seconds} s: {what}")
-        pause.poll(20)
-
-
-class Program:
-    """A child process whose standard output is read line by line, with a deadline."""
-
-    def __init__(self, arguments):
-        self.process = subprocess.Popen(arguments, stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL)
-        self.buffer = b""
-
-    def line(self, prefix, seconds):
-        deadline = time.monotonic() + seconds
-        while True:
-            while b"\n" in self.buffer:
-                text, self.buffer = self.buffer.split(b"\n", 1)
-                if text.startswith(prefix.encode()):
-                    return text.decode()
-            left = deadline - time.monotonic()
-            ready, _, _ = select.select([self.process.stdout], [], [], max(left, 0))
-            chunk = os.read(self.process.stdout.fileno(), 65536) if ready else b""
-            if not chunk:
-                raise Failure(f"no line '{prefix}' from {self.process.args[0]}")
-            self.buffer += chunk
-
-    def send(self, number):
-        self.process.send_signal(number)
-
-    def end(self, number=signal.SIGKILL):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.send_signal(number)
-        self.process.wait(20)
-        self.process.stdout.close()
 
 
 class Node:
@@ -229,11 +180,7 @@ def main():
         soak.result["failed"] = str(failure)
     finally:
         soak.node.program.end()
-    text = json.dumps(soak.result, indent=2)
-    if arguments.json:
-        pathlib.Path(arguments.json).write_text(text)
-    print(text)
-    return 1 if soak.result["failed"] else 0
+    return finish(soak.result, arguments.json)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/storage/cold_support.h"
+#include "tests/storage/failing_env.h"
 
 namespace terrace::testing {
 namespace {
@@ -115,6 +116,63 @@ TEST_F(CatalogueTest, ScanIsOneNamespaceAndGoesOnAfterAKey) {
           .ok());
   EXPECT_EQ(pages.size(), 10);
   EXPECT_EQ(pages.front(), 100);
+}
+
+// A log whose writing failed is given up by RocksDB: neither a sync nor a commit may touch it, and
+// what was committed before is there when the device is back.
+TEST(CatalogueDevice, GoesAwayAndComesBack) {
+  TempFolder temp;
+  const auto system = std::make_shared<FailingFileSystem>();
+  const auto env = rocksdb::NewCompositeEnv(system);
+  auto catalogue = Catalogue::Open(temp.path() + "/catalogue", 64 << 20, env.get());
+  ASSERT_TRUE(catalogue.ok());
+  CatalogueBatch batch;
+  batch.Put(KeyOf(1), RecordAt(1));
+  ASSERT_EQ((*catalogue)->Commit(&batch), absl::OkStatus());
+  system->fails = true;
+  batch.Put(KeyOf(2), RecordAt(2));
+  EXPECT_TRUE(absl::IsUnavailable((*catalogue)->Commit(&batch)));
+  EXPECT_TRUE(batch.empty());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE((*catalogue)->Sync().ok());
+    EXPECT_FALSE((*catalogue)->Resume().ok());
+    batch.Put(KeyOf(2), RecordAt(2));
+    EXPECT_FALSE((*catalogue)->Commit(&batch).ok());
+    const auto found = (*catalogue)->Find(KeyOf(1));  // reads go on
+    ASSERT_TRUE(found.ok());
+    EXPECT_TRUE(found->has_value());
+  }
+  system->fails = false;
+  ASSERT_EQ((*catalogue)->Resume(), absl::OkStatus());
+  batch.Put(KeyOf(3), RecordAt(3));
+  EXPECT_EQ((*catalogue)->Commit(&batch), absl::OkStatus());
+  EXPECT_EQ((*catalogue)->Sync(), absl::OkStatus());
+  for (const uint64_t number : {1, 3}) {
+    const auto found = (*catalogue)->Find(KeyOf(number));
+    ASSERT_TRUE(found.ok());
+    EXPECT_EQ(*found, RecordAt(number));
+  }
+}
+
+// The same when the sync is what fails.
+TEST(CatalogueDevice, SyncFailsAndGoesAgain) {
+  TempFolder temp;
+  const auto system = std::make_shared<FailingFileSystem>();
+  const auto env = rocksdb::NewCompositeEnv(system);
+  auto catalogue = Catalogue::Open(temp.path() + "/catalogue", 64 << 20, env.get());
+  ASSERT_TRUE(catalogue.ok());
+  CatalogueBatch batch;
+  batch.Put(KeyOf(1), RecordAt(1));
+  ASSERT_EQ((*catalogue)->Commit(&batch), absl::OkStatus());
+  system->fails = true;
+  EXPECT_FALSE((*catalogue)->Sync().ok());
+  EXPECT_FALSE((*catalogue)->Sync().ok());
+  system->fails = false;
+  EXPECT_EQ((*catalogue)->Resume(), absl::OkStatus());
+  EXPECT_EQ((*catalogue)->Sync(), absl::OkStatus());
+  const auto found = (*catalogue)->Find(KeyOf(1));
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(*found, RecordAt(1));
 }
 
 }  // namespace

@@ -152,6 +152,8 @@ TEST_F(ColdFault, HungWriteKeepsItsSlotUntilTheDeviceLetsGo) {
   folder_->CheckDeadlines();
   EXPECT_TRUE(absl::IsDeadlineExceeded(answer.Wait()));
   EXPECT_EQ(folder_->Stats().occupied_bytes, 2 * 17 * 4096);
+  EXPECT_EQ(folder_->Stats().health, FolderHealth::kHangs);
+  EXPECT_EQ(GetAndCheck(*folder_, KeyOf(0)), absl::OkStatus());  // reads go on
   disk_->Release();
   EXPECT_TRUE(answer.WaitReleased());
   EXPECT_TRUE(Eventually([&] { return folder_->Stats().in_flight == 0; }));
@@ -167,6 +169,18 @@ TEST_F(ColdFault, DurableIsNeverSaidAfterAFailedSync) {
   clock_.Advance(absl::Seconds(5));
   EXPECT_TRUE(Eventually([&] { return folder_->WaitForCommit(absl::Seconds(10)).ok(); }));
   EXPECT_EQ(PutAndWait(*folder_, block, /*durable=*/true), absl::OkStatus());
+}
+
+// As after a power cut that kept the entry of a block and not its bytes.
+TEST_F(ColdFault, DurableIsNotSaidOfAnExistingBlockThatIsLost) {
+  TestBlock block(KeyOf(1), kLength);
+  Fail(IoKind::kWrite, {.kind = IoFault::kTorn, .bytes = 0});
+  ASSERT_EQ(PutAndWait(*folder_, block), absl::OkStatus());
+  EXPECT_TRUE(absl::IsResourceExhausted(PutAndWait(*folder_, block, /*durable=*/true)));
+  EXPECT_TRUE(Eventually([&] { return folder_->Stats().corrupt == 1; }));
+  EXPECT_EQ(PutAndWait(*folder_, block, /*durable=*/true), absl::OkStatus());
+  EXPECT_EQ(PutAndWait(*folder_, block, /*durable=*/true), absl::OkStatus());
+  EXPECT_EQ(GetAndCheck(*folder_, block.key), absl::OkStatus());
 }
 
 TEST_F(ColdFault, FreedSlotsWaitForTheCommit) {

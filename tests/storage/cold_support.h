@@ -14,6 +14,7 @@
 #include "proto/envelope.h"
 #include "proto/mutex.h"
 #include "storage/cold_folder.h"
+#include "storage/cold_store.h"
 
 namespace terrace::testing {
 
@@ -57,9 +58,11 @@ inline BlockKey KeyOf(uint64_t number, uint64_t ns = 7) {
   return key;
 }
 
-inline void FillFor(const BlockKey& key, MutableByteSpan value) {
+// The version is the generation in the block's envelope.
+inline void FillFor(const BlockKey& key, MutableByteSpan value, uint64_t version = 1) {
   uint64_t state;
   std::memcpy(&state, key.digest.bytes.data(), sizeof(state));
+  state ^= version * 0x9e3779b97f4a7c15u;
   for (size_t i = 0; i + sizeof(state) <= value.size(); i += sizeof(state)) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     std::memcpy(value.data() + i, &state, sizeof(state));
@@ -67,10 +70,11 @@ inline void FillFor(const BlockKey& key, MutableByteSpan value) {
 }
 
 struct TestBlock {
-  TestBlock(const BlockKey& key, uint32_t length, uint32_t segments = 4, uint32_t depth = 0)
+  TestBlock(const BlockKey& key, uint32_t length, uint32_t segments = 4, uint32_t depth = 0,
+            uint64_t version = 1)
       : key(key), value(length) {
-    FillFor(key, value.span());
-    Envelope content{.key = key, .generation = 1, .shape = {length, segments}};
+    FillFor(key, value.span(), version);
+    Envelope content{.key = key, .generation = version, .shape = {length, segments}};
     content.metadata.depth = depth;
     for (uint32_t i = 0; i < segments; ++i) {
       const size_t part = length / segments;
@@ -133,6 +137,28 @@ class Answer {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
+// A store as one folder is asked: one request at a time.
+class OneByOne {
+ public:
+  explicit OneByOne(ColdStore& store) : store_(store) {}
+  void Put(ColdPut put) {
+    std::vector<ColdPut> puts;
+    puts.push_back(std::move(put));
+    store_.Put(std::move(puts));
+  }
+  void Get(ColdGet get) {
+    std::vector<ColdGet> gets;
+    gets.push_back(std::move(get));
+    store_.Get(std::move(gets));
+  }
+  void Find(std::span<const BlockKey> keys, std::span<ColdBlock> blocks) {
+    store_.Find(keys, blocks);
+  }
+
+ private:
+  ColdStore& store_;
+};
+
 inline ColdPut PutOf(TestBlock& block, bool durable = false, double score = 0,
                      uint32_t expires_at = 0) {
   ColdPut put;
@@ -158,12 +184,13 @@ absl::Status PutAndWait(Store& store, TestBlock& block, bool durable = false, do
   return status;
 }
 
-// Reads the block and compares it with what its key says: OK means the right bytes, NotFound that
-// Find did not see it.
+// Reads the block and compares it with what its key and version say: OK means the right bytes,
+// NotFound that Find did not see it, Unavailable that it is not known yet.
 template <typename Store>
-absl::Status GetAndCheck(Store& store, const BlockKey& key) {
+absl::Status GetAndCheck(Store& store, const BlockKey& key, uint64_t* version = nullptr) {
   ColdBlock found;
   store.Find({&key, 1}, {&found, 1});
+  if (found.presence == Presence::kAskAgain) return absl::UnavailableError("ask again");
   if (found.presence != Presence::kHere) return absl::NotFoundError("not here");
   AlignedBytes value(found.length), expected(found.length);
   std::vector<std::byte> envelope(found.envelope_bytes);
@@ -178,14 +205,36 @@ absl::Status GetAndCheck(Store& store, const BlockKey& key) {
   absl::Status status = answer.Wait();
   if (!answer.WaitReleased()) return absl::InternalError("never released");
   if (!status.ok()) return status;
-  FillFor(key, expected.span());
   const auto parsed = EnvelopeView::Parse(envelope);
-  if (!parsed.ok() || parsed->key() != key ||
-      std::memcmp(value.span().data(), expected.span().data(), found.length) != 0) {
+  if (!parsed.ok() || parsed->key() != key) return absl::InternalError("another block");
+  FillFor(key, expected.span(), parsed->generation());
+  if (std::memcmp(value.span().data(), expected.span().data(), found.length) != 0) {
     return absl::InternalError("wrong bytes");
   }
+  if (version != nullptr) *version = parsed->generation();
   return status;
 }
+
+// A pause that ends early when it is time to stop.
+class Stop {
+ public:
+  // False when it is time to end.
+  bool Wait(absl::Duration time) {
+    MutexLock lock(&mutex_);
+    if (!ending_) changed_.WaitWithTimeout(&mutex_, time);
+    return !ending_;
+  }
+  void Now() {
+    MutexLock lock(&mutex_);
+    ending_ = true;
+    changed_.SignalAll();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+};
 
 inline ColdFolderOptions SmallFolder(const std::string& path) {
   ColdFolderOptions options;
