@@ -61,6 +61,7 @@ void Fill(const TierStats& stats, v1::TierInfo* out) {
     return;
   }
   evictions["space"] = stats.evicted_for_space;
+  evictions["copied"] = stats.evicted_copied;
   evictions["watermark"] = stats.evicted_watermark;
   evictions["region_move"] = stats.evicted_region_move;
   evictions["forgotten"] = stats.forgotten;

@@ -22,7 +22,8 @@ void Mover::Published(uint64_t bytes) {
 absl::Duration Mover::Work() {
   const bool forgot = namespaces_->ForgetSome(store_);
   const bool tidied = store_->Tidy();
-  return forgot || tidied ? absl::ZeroDuration() : absl::InfiniteDuration();
+  if (forgot || tidied) return absl::ZeroDuration();
+  return store_->FillsWait() ? absl::Milliseconds(50) : absl::InfiniteDuration();
 }
 
 }  // namespace terrace

@@ -13,6 +13,8 @@ namespace {
 
 constexpr size_t kMostFills = 256;
 constexpr size_t kMostWaiters = 64;  // of one fill
+// How long a fill waits for the place of a block that has a copy; then any block gives way.
+constexpr absl::Duration kLongestWait = absl::Milliseconds(200);
 // Host memory on its way to the device; while reads wait, half of it, so that they come first.
 constexpr uint64_t kMostLeavingBytes = 64 << 20;
 constexpr size_t kMostLeaving = 512;
@@ -39,18 +41,25 @@ FillOutcome StoreImpl::Fill(const BlockKey& key, FillWaiter waiter) {
     } else if (fills_.size() < kMostFills) {
       job = std::make_shared<FillJob>();
       job->key = key;
-      const FillOutcome begun = BeginFill(key, cold, &job->entry);
+      job->since = Clock::Real()->Now();
+      const FillOutcome begun = BeginFill(key, cold, TierSpace::Victims::kCopied, &job->entry);
       if (begun != FillOutcome::kComing) return begun;
       job->waiters.push_back(std::move(waiter));
       fills_[key] = job;
+      if (job->entry == nullptr) waiting_fills_.push_back(job);
     }
   }
   if (job == nullptr) {
     Add(&counters_.fills_refused, 1);
     return FillOutcome::kBusy;
   }
+  job->entry == nullptr ? TellRoomListener() : StartFill(job);
+  return FillOutcome::kComing;
+}
+
+void StoreImpl::StartFill(const std::shared_ptr<FillJob>& job) {
   ColdGet get;
-  get.key = key;
+  get.key = job->key;
   get.envelope = memory_.bytes().subspan(job->entry->place.side_offset, job->entry->envelope_bytes);
   get.value = ValueOf(*job->entry);
   get.done = [this, job](absl::Status status) {
@@ -68,11 +77,64 @@ FillOutcome StoreImpl::Fill(const BlockKey& key, FillWaiter waiter) {
     OnFill(job);
   };
   cold_->Load(std::move(get));
-  return FillOutcome::kComing;
 }
 
-// kComing: `entry` is reserved for the block.
-FillOutcome StoreImpl::BeginFill(const BlockKey& key, const ColdBlock& cold, BlockEntry** entry) {
+// Blocks that wait for room get it when others have left host memory, in the order in which they
+// came.
+void StoreImpl::StartWaitingFills() {
+  while (true) {
+    std::shared_ptr<FillJob> job;
+    bool give_up = false;
+    {
+      MutexLock lock(&fills_mutex_);
+      if (waiting_fills_.empty()) return;
+      job = waiting_fills_.front();
+      ColdBlock cold;
+      cold_->Find({&job->key, 1}, {&cold, 1});
+      using Victims = TierSpace::Victims;
+      const bool any = Clock::Real()->Now() - job->since > kLongestWait;
+      give_up = BeginFill(job->key, cold, any ? Victims::kAny : Victims::kCopied, &job->entry) !=
+                FillOutcome::kComing;
+      if (!give_up && job->entry == nullptr) return;
+      waiting_fills_.pop_front();
+      if (give_up) fills_.erase(job->key);
+    }
+    give_up ? EndWaitingFill(job) : StartFill(job);
+  }
+}
+
+// It came by another way, or does not come.
+void StoreImpl::EndWaitingFill(const std::shared_ptr<FillJob>& job) {
+  std::vector<FillWaiter> waiters;
+  {
+    MutexLock lock(&fills_mutex_);
+    waiters = std::move(job->waiters);
+  }
+  Add(&counters_.fills_refused, 1);
+  for (FillWaiter& waiter : waiters) waiter(Acquire(job->key));
+}
+
+bool StoreImpl::FillsWait() const {
+  MutexLock lock(&fills_mutex_);
+  return !waiting_fills_.empty();
+}
+
+// Fills take room as puts do; whoever tidies learns of puts from those who make them.
+void StoreImpl::TellIfFull() {
+  {
+    MutexLock lock(&space_mutex_);
+    if (BytesToFree(marks_, space_.occupied_bytes(), space_.arena().size()) == 0) return;
+  }
+  TellRoomListener();
+}
+
+void StoreImpl::TellRoomListener() {
+  MutexLock lock(&demotions_mutex_);
+  if (room_listener_) room_listener_();
+}
+
+FillOutcome StoreImpl::BeginFill(const BlockKey& key, const ColdBlock& cold,
+                                 TierSpace::Victims victims, BlockEntry** entry) {
   MutexLock lock(&space_mutex_);
   FillOutcome present = FillOutcome::kComing;
   index_.Visit(key, [&](BlockEntry& found) {
@@ -82,7 +144,11 @@ FillOutcome StoreImpl::BeginFill(const BlockKey& key, const ColdBlock& cold, Blo
   if (present != FillOutcome::kComing) return present;
   if (cold.presence != Presence::kHere) return FillOutcome::kMiss;
   const PlaceClass size = ClassFor(cold.length, cold.envelope_bytes);
-  BlockEntry* taken = space_.CanEverFit(size) ? space_.Take(size) : nullptr;
+  const bool fits = space_.CanEverFit(size);
+  BlockEntry* const taken = fits ? space_.Take(size, victims) : nullptr;
+  if (taken == nullptr && fits && victims == TierSpace::Victims::kCopied) {
+    return FillOutcome::kComing;  // when there is room
+  }
   if (taken == nullptr) {
     Add(&counters_.fills_refused, 1);
     return FillOutcome::kMiss;
@@ -119,16 +185,20 @@ void StoreImpl::OnFill(const std::shared_ptr<FillJob>& job) {
       if (it != fills_.end() && it->second == job) fills_.erase(it);
     }
   }
+  std::vector<BlockRef> refs;
   if (good) {
-    MakeResident(job->entry);
     MutexLock lock(&fills_mutex_);
     waiters = std::move(job->waiters);
+    refs.resize(waiters.size());
+    MakeResident(job->entry, refs);
     fills_.erase(job->key);
   } else if (ended) {
     GiveUp(job->entry);
   }
   if (ended) Add(good ? &counters_.fills : &counters_.fills_failed, 1);
-  for (FillWaiter& waiter : waiters) waiter(good ? Acquire(job->key) : BlockRef());
+  refs.resize(waiters.size());
+  for (size_t i = 0; i < waiters.size(); ++i) waiters[i](std::move(refs[i]));
+  if (good) TellIfFull();
 }
 
 // --- Demotions
@@ -256,10 +326,13 @@ void StoreImpl::EndDemotion(DemotionJob* job, bool drop) {
       space_.EndLeaving(job->entry, drop);
     }
   }
-  MutexLock lock(&demotions_mutex_);
-  leaving_.blocks -= 1;
-  leaving_.bytes -= bytes;
-  if (room_listener_) room_listener_();
+  {
+    MutexLock lock(&demotions_mutex_);
+    leaving_.blocks -= 1;
+    leaving_.bytes -= bytes;
+    if (room_listener_) room_listener_();
+  }
+  StartWaitingFills();
 }
 
 void StoreImpl::SetRoomListener(std::function<void()> listener) {
@@ -272,6 +345,14 @@ void StoreImpl::SetRoomListener(std::function<void()> listener) {
 void StoreImpl::CloseColdTier(absl::Duration timeout) {
   if (cold_ == nullptr) return;
   DemoteAll(timeout);
+  // None begins any more; those that end now find nobody who waits for room.
+  std::deque<std::shared_ptr<FillJob>> waiting;
+  {
+    MutexLock lock(&fills_mutex_);
+    waiting.swap(waiting_fills_);
+    for (const auto& job : waiting) fills_.erase(job->key);
+  }
+  for (const auto& job : waiting) EndWaitingFill(job);
   cold_.reset();
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cassert>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,12 +29,13 @@ constexpr uint64_t kChunkBytes = 2 << 20;
 
 // Locks: fills_mutex_ comes before space_mutex_, and that before the index's own (within TierSpace
 // and Reserve), never after. Keys enter the index under space_mutex_ only. Readers need the index's
-// locks alone. None is held while the ssd tier is called, which calls back from its own threads.
+// locks alone. Of the ssd tier only Find is called under them: it calls nobody back. The others call
+// back from threads of their own.
 class StoreImpl final : public TieredStore {
  public:
   StoreImpl(const TieredStoreOptions& options, HostMemory memory, std::unique_ptr<ColdTier> cold);
   ~StoreImpl() override {
-    cold_.reset();  // its callbacks use the rest
+    CloseColdTier(absl::ZeroDuration());  // its callbacks use the rest
     assert(referenced_blocks_.load() == 0 && "a BlockRef outlives the store");
     assert(reserved_bytes_.load() == 0 && "a Reservation outlives the store");
   }
@@ -51,6 +53,7 @@ class StoreImpl final : public TieredStore {
   bool Evict(const BlockKey& key) override;
   uint64_t Forget(NamespaceId ns, uint64_t limit) override;
   bool Tidy() override;
+  bool FillsWait() const override;
   void SetRoomListener(std::function<void()> listener) override;
   void CloseColdTier(absl::Duration timeout) override;
   std::optional<ResidentBlock> Find(const BlockKey& key) const override;
@@ -78,7 +81,8 @@ class StoreImpl final : public TieredStore {
   // A block on its way from the ssd tier into host memory, and who waits for it.
   struct FillJob {
     BlockKey key;
-    BlockEntry* entry = nullptr;  // reserved
+    absl::Duration since;         // by the clock
+    BlockEntry* entry = nullptr;  // reserved; null while it waits for room
     std::vector<FillWaiter> waiters;
     std::optional<absl::Status> status;  // the ssd tier has answered
     bool released = false;               // the device has let go of the memory
@@ -114,12 +118,20 @@ class StoreImpl final : public TieredStore {
   ReserveResult ReserveOne(const BlockKey& key, const BlockShape& shape, uint16_t opaque_bytes,
                            uint32_t depth, double moment);
   ResidentBlock Describe(const BlockEntry& entry) const;
-  // Makes a reserved entry readable; false when it was forgotten meanwhile.
-  bool MakeResident(BlockEntry* entry);
+  // Makes a reserved entry readable and references it for `refs` in the same step, before anybody
+  // can evict it; false when it was forgotten meanwhile.
+  bool MakeResident(BlockEntry* entry, std::span<BlockRef> refs);
   void GiveUp(BlockEntry* entry);
 
   // store_cold.cc: the way to the ssd tier and back.
-  FillOutcome BeginFill(const BlockKey& key, const ColdBlock& cold, BlockEntry** entry);
+  // kComing: with an entry, or without room for one now.
+  FillOutcome BeginFill(const BlockKey& key, const ColdBlock& cold, TierSpace::Victims victims,
+                        BlockEntry** entry);
+  void StartFill(const std::shared_ptr<FillJob>& job);
+  void StartWaitingFills();
+  void EndWaitingFill(const std::shared_ptr<FillJob>& job);
+  void TellIfFull();
+  void TellRoomListener();
   void OnFill(const std::shared_ptr<FillJob>& job);
   bool DemoteSome(uint64_t to_free);
   std::vector<std::shared_ptr<DemotionJob>> ChooseLeaving(uint64_t to_free, size_t most);
@@ -143,7 +155,8 @@ class StoreImpl final : public TieredStore {
   std::atomic<uint64_t> reserved_bytes_{0};
   Counters counters_;
 
-  Mutex fills_mutex_;  // also of the jobs' fields
+  mutable Mutex fills_mutex_;  // also of the jobs' fields
+  std::deque<std::shared_ptr<FillJob>> waiting_fills_ ABSL_GUARDED_BY(fills_mutex_);
   absl::flat_hash_map<BlockKey, std::shared_ptr<FillJob>> fills_ ABSL_GUARDED_BY(fills_mutex_);
 
   Mutex demotions_mutex_;  // innermost; also of the jobs' fields

@@ -44,6 +44,7 @@ Samples::Named Evictions(const TierStats& tier) {
             {"forgotten", tier.forgotten}};
   }
   return {{"space", tier.evicted_for_space},
+          {"copied", tier.evicted_copied},
           {"watermark", tier.evicted_watermark},
           {"region_move", tier.evicted_region_move},
           {"forgotten", tier.forgotten}};

@@ -13,6 +13,8 @@ namespace {
 // Referenced blocks that one eviction passes over before it gives up. They are read now and so
 // rarely stand at the front of the order.
 constexpr size_t kMostPassedOver = 1024;
+// Blocks without a copy that one eviction looks at before it gives up.
+constexpr size_t kMostUncopied = 16;
 // Starting points of windows priced at a time; each costs a look at the blocks of a region.
 constexpr size_t kWindowsPerLook = 16;
 // Rounds of making room for one block. A second is needed when readers take blocks of a window
@@ -24,7 +26,7 @@ constexpr int kMostRounds = 4;
 TierSpace::TierSpace(uint64_t bytes, uint64_t chunk_bytes, BlockIndex* index)
     : index_(index), arena_(bytes, chunk_bytes) {}
 
-BlockEntry* TierSpace::Take(PlaceClass size) {
+BlockEntry* TierSpace::Take(PlaceClass size, Victims victims) {
   BlockEntry* entry = pool_.Take();
   for (int round = 0; round <= kMostRounds; ++round) {
     if (const auto place = arena_.Allocate(size, entry)) {
@@ -33,7 +35,9 @@ BlockEntry* TierSpace::Take(PlaceClass size) {
       ghosts_.Reserve(arena_.places_in_use());
       return entry;
     }
-    if (round == kMostRounds || !MakeRoom(size)) break;
+    if (round == kMostRounds) break;
+    const bool any = victims == Victims::kAny;
+    if (any ? !MakeRoom(size) : !EvictFirst(size, &counts_.evicted_copied, victims)) break;
   }
   pool_.Give(entry);
   return nullptr;
@@ -81,16 +85,18 @@ bool TierSpace::Evict(BlockEntry* entry, uint64_t* counter) {
   return true;
 }
 
-// Evicts the first block of a class that nobody references.
-bool TierSpace::EvictFirst(PlaceClass size, uint64_t* counter) {
+// Evicts the first block of a class that nobody references (and that has a copy).
+bool TierSpace::EvictFirst(PlaceClass size, uint64_t* counter, Victims victims) {
   absl::InlinedVector<BlockEntry*, 8> passed_over;
   bool evicted = false;
-  while (!evicted && passed_over.size() < kMostPassedOver) {
+  const size_t most = victims == Victims::kAny ? kMostPassedOver : kMostUncopied;
+  if (victims == Victims::kCopied && !copied_) return false;
+  while (!evicted && passed_over.size() < most) {
     const auto own = classes_.find(size);
     Ranked* first = own == classes_.end() ? nullptr : own->second.order.First();
     if (first == nullptr) break;
     auto* entry = static_cast<BlockEntry*>(first);
-    evicted = Evict(entry, counter);
+    evicted = (victims == Victims::kAny || copied_(entry->key)) && Evict(entry, counter);
     if (evicted) break;
     own->second.order.Remove(entry);
     passed_over.push_back(entry);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
@@ -25,9 +26,14 @@ class TierSpace {
 
   bool CanEverFit(PlaceClass size) const { return arena_.CanEverFit(size); }
 
-  // An entry in phase free with a place of its own, blocks evicted for it where need be. Null
-  // when nothing can be evicted now.
-  BlockEntry* Take(PlaceClass size);
+  // Whether a block has a copy in a slower tier, so that nothing is lost when it goes. Called under
+  // the caller's lock, without those of the index. Unset: none has.
+  void SetCopied(std::function<bool(const BlockKey&)> copied) { copied_ = std::move(copied); }
+
+  // An entry in phase free with a place of its own, blocks evicted for it where need be: those
+  // alone that have a copy, or any. Null when nothing can be evicted now.
+  enum class Victims { kCopied, kAny };
+  BlockEntry* Take(PlaceClass size, Victims victims = Victims::kAny);
   // Gives back what was taken and never published; retired, without a reference.
   void GiveBack(BlockEntry* entry);
 
@@ -55,6 +61,7 @@ class TierSpace {
   struct Counts {
     uint64_t blocks = 0, value_bytes = 0;  // published
     uint64_t evicted_for_space = 0, evicted_watermark = 0, evicted_region_move = 0;
+    uint64_t evicted_copied = 0;  // for space, a copy stays in a slower tier
   };
   const Counts& counts() const { return counts_; }
   const Arena& arena() const { return arena_; }
@@ -72,7 +79,7 @@ class TierSpace {
   };
 
   bool MakeRoom(PlaceClass size);
-  bool EvictFirst(PlaceClass size, uint64_t* counter);
+  bool EvictFirst(PlaceClass size, uint64_t* counter, Victims victims = Victims::kAny);
   bool Evict(BlockEntry* entry, uint64_t* counter);
   bool ClearWindow(PlaceClass size, const std::optional<Offer>& own);
   bool ClearCheapest(PlaceClass size, uint32_t chunks, const std::optional<Offer>& own);
@@ -80,6 +87,7 @@ class TierSpace {
   bool Clear(Arena::Window window);
 
   BlockIndex* const index_;
+  std::function<bool(const BlockKey&)> copied_;
   Arena arena_;
   EntryPool pool_;
   absl::flat_hash_map<PlaceClass, Class> classes_;  // those with a published block

@@ -25,9 +25,9 @@ uint64_t FirstGeneration() {
 }
 
 // With an ssd tier a block leaves only when it has been written there, which takes a while.
-Watermarks MarksOf(const TieredStoreOptions& options, bool cold) {
+Watermarks MarksOf(const TieredStoreOptions& options, uint64_t bytes, bool cold) {
   if (options.high_mark > 0) return {options.high_mark, options.low_mark};
-  return cold ? kHostMarksOverSsd : kHostMarks;
+  return cold ? HostMarksOverSsd(bytes) : kHostMarks;
 }
 
 }  // namespace
@@ -36,10 +36,18 @@ StoreImpl::StoreImpl(const TieredStoreOptions& options, HostMemory memory,
                      std::unique_ptr<ColdTier> cold)
     : memory_(std::move(memory)),
       max_block_bytes_(options.max_block_bytes),
-      marks_(MarksOf(options, cold != nullptr)),
+      marks_(MarksOf(options, memory_.bytes().size(), cold != nullptr)),
       space_(memory_.bytes().size(), kChunkBytes, &index_),
       next_generation_(FirstGeneration()),
-      cold_(std::move(cold)) {}
+      cold_(std::move(cold)) {
+  if (cold_ == nullptr) return;
+  MutexLock lock(&space_mutex_);
+  space_.SetCopied([this](const BlockKey& key) {
+    ColdBlock block;
+    cold_->Find({&key, 1}, {&block, 1});
+    return block.presence == Presence::kHere;
+  });
+}
 
 // --- reading
 
@@ -157,7 +165,8 @@ ReserveResult StoreImpl::ReserveOne(const BlockKey& key, const BlockShape& shape
     Add(&counters_.puts_never_fit, 1);
     return {ReserveOutcome::kNeverFits, {}};
   }
-  BlockEntry* entry = space_.Take(size);
+  BlockEntry* entry = space_.Take(size, TierSpace::Victims::kCopied);
+  if (entry == nullptr) entry = space_.Take(size);
   if (entry == nullptr) {
     Add(&counters_.puts_no_space, 1);
     return {ReserveOutcome::kNoSpace, {}};
@@ -218,18 +227,22 @@ bool StoreImpl::Publish(BlockEntry* entry, const Envelope& envelope) {
     std::abort();  // not the block that was reserved
   }
   envelope.EncodeTo(memory_.bytes().subspan(entry->place.side_offset, entry->envelope_bytes));
-  const bool published = MakeResident(entry);
+  const bool published = MakeResident(entry, {});
   Add(published ? &counters_.puts : &counters_.puts_aborted, 1);
   return published;
 }
 
-bool StoreImpl::MakeResident(BlockEntry* entry) {
+bool StoreImpl::MakeResident(BlockEntry* entry, std::span<BlockRef> refs) {
   const uint64_t bytes = entry->size.bytes();
   MutexLock lock(&space_mutex_);
   const auto [before, outcome] = entry->state.Apply(BlockEvent::kPublish);
   const bool published = before.phase == BlockPhase::kReserved;
   if (published) {
     space_.Publish(entry);
+    index_.Visit(entry->key, [&](BlockEntry& found) {
+      if (&found != entry) return;  // forgotten, and written anew
+      for (BlockRef& ref : refs) ref = Reference(found);
+    });
   } else if (outcome == BlockOutcome::kLast) {
     space_.GiveBack(entry);
   }
@@ -300,7 +313,10 @@ bool StoreImpl::Tidy() {
     MutexLock lock(&space_mutex_);
     to_free = BytesToFree(marks_, space_.occupied_bytes(), space_.arena().size());
   }
-  if (cold_ != nullptr) return DemoteSome(to_free);
+  if (cold_ != nullptr) {
+    StartWaitingFills();
+    return DemoteSome(to_free);
+  }
   bool any = false;
   while (to_free > 0) {
     MutexLock lock(&space_mutex_);
@@ -384,6 +400,7 @@ TierStats StoreImpl::Stats() const {
     stats.evicted_for_space = counts.evicted_for_space;
     stats.evicted_watermark = counts.evicted_watermark;
     stats.evicted_region_move = counts.evicted_region_move;
+    stats.evicted_copied = counts.evicted_copied;
   }
   stats.reserved_bytes = reserved_bytes_.load(std::memory_order_relaxed);
   stats.referenced_blocks = referenced_blocks_.load(std::memory_order_relaxed);

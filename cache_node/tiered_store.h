@@ -128,8 +128,9 @@ struct TierStats {
   uint64_t puts_existing = 0;      // kExists and kPending
   uint64_t puts_no_space = 0, puts_never_fit = 0, puts_aborted = 0;
   uint64_t evicted_for_space = 0, evicted_watermark = 0, evicted_region_move = 0;
-  uint64_t forgotten = 0;  // because somebody asked: Evict, Forget
-  double turnovers = 0;    // the policy's clock
+  uint64_t evicted_copied = 0;  // for space, while a copy stays on ssd
+  uint64_t forgotten = 0;       // because somebody asked: Evict, Forget
+  double turnovers = 0;         // the policy's clock
   // Host tier over an ssd tier. Blocks that left, by what became of them there: written, there
   // already, not admitted by policy, budget or health, not written because the device failed.
   uint64_t demoted = 0, demoted_by_name = 0, not_admitted = 0, demotions_failed = 0;
@@ -201,6 +202,8 @@ class TieredStore {
   // One round of background work: evict from above the high mark down to the low mark, by way of
   // the ssd tier where there is one. Returns whether anything was done.
   virtual bool Tidy() = 0;
+  // Fills wait for room: Tidy is to be called again soon.
+  virtual bool FillsWait() const = 0;
   // Told, on any thread, when a block has left for the ssd tier and Tidy may have more to do.
   // Empty: nobody; after that return the last one is not called any more.
   virtual void SetRoomListener(std::function<void()> listener) = 0;
@@ -211,8 +214,8 @@ class TieredStore {
 
   // In the fastest tier that has it.
   virtual std::optional<ResidentBlock> Find(const BlockKey& key) const = 0;
-  // The blocks in host memory of the namespaces `wanted` that have the highest scores, those first. `wanted` is
-  // called under a lock of the index.
+  // The blocks in host memory of the namespaces `wanted` that have the highest scores, those first.
+  // `wanted` is called under a lock of the index.
   virtual std::vector<ResidentBlock> Top(size_t count,
                                          const std::function<bool(NamespaceId)>& wanted) const = 0;
   virtual TierStats Stats() const = 0;  // of the host tier

@@ -87,7 +87,8 @@ class ColdFolder {
   absl::StatusOr<std::vector<ColdVictim>> VictimsForLength(uint32_t length);
 
   // Blocks of a namespace or of all from the catalogue, in the order of keys, after `after`.
-  absl::Status Scan(std::optional<NamespaceId> ns, const std::optional<BlockKey>& after, Catalogue::Visit visit) {
+  absl::Status Scan(std::optional<NamespaceId> ns, const std::optional<BlockKey>& after,
+                    Catalogue::Visit visit) {
     return catalogue_->Scan(ns, after, visit);
   }
   // OK when all that was acknowledged before the call is durable. DeadlineExceeded.

@@ -1,5 +1,6 @@
 #include "storage/tier_policy.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "fmt/format.h"
@@ -11,6 +12,13 @@ absl::Status Validate(const Watermarks& marks) {
   return absl::InvalidArgumentError(
       fmt::format("low_mark {} and high_mark {} must satisfy 0 < low_mark <= high_mark <= 1",
                   marks.low, marks.high));
+}
+
+Watermarks HostMarksOverSsd(uint64_t capacity_bytes) {
+  constexpr double kRoomBytes = 64 << 20;
+  const double room =
+      std::clamp(kRoomBytes / static_cast<double>(std::max<uint64_t>(capacity_bytes, 1)), .05, .25);
+  return {.high = 1 - room, .low = 1 - 1.4 * room};
 }
 
 uint64_t BytesToFree(const Watermarks& marks, uint64_t occupied_bytes, uint64_t capacity_bytes) {

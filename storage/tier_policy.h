@@ -33,9 +33,10 @@ struct Watermarks {
 };
 
 // Of the host tier: docs/decisions/0003-watermarks.md. Over an ssd tier a block leaves only when it
-// has been written, so room is made earlier.
+// has been written, so room is made earlier: a twentieth of the tier, and of a small one as much as
+// may be on its way to the device at once (64 MiB, a quarter at most).
 constexpr Watermarks kHostMarks{.high = 0.99, .low = 0.98};
-constexpr Watermarks kHostMarksOverSsd{.high = 0.95, .low = 0.93};
+Watermarks HostMarksOverSsd(uint64_t capacity_bytes);
 
 // OK when 0 < low <= high <= 1; InvalidArgument names high_mark and low_mark.
 absl::Status Validate(const Watermarks& marks);

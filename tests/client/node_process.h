@@ -16,6 +16,8 @@ class NodeProcess {
 
   const std::string& address() const { return address_; }
   void Signal(int number) { process_.Signal(number); }
+  // Whether it ends by itself.
+  bool WaitForEnd() { return process_.Wait().has_value(); }
   // Kills it, and starts another at the same address.
   void Restart() {
     process_ = ChildProcess();
