@@ -196,8 +196,7 @@ struct MatchResult {
   bool ask_again = false;
   // Covers those of `blocks` that were in host memory (tiers[i] == Tier::kHost: in every shard).
   // Empty unless asked for and granted: a node leases half of its host tier at most, to all its
-  // clients together, and nothing at all where one of the frames of this match (512 blocks of a
-  // shard) found its blocks on ssd alone.
+  // clients together.
   Lease lease;
 };
 

@@ -213,7 +213,7 @@ TEST_F(ClientTest, LeaseIsReleasedOnce) {
 }
 
 TEST_F(ClientTest, ALeaseCoversAllOfAMatchOrIsNone) {
-  const Chain chain = MakeChain({true, true}, {0, 1});
+  const Chain chain = MakeChain({true, true}, {0, 2});
   node_.set_leases_left(1);  // each shard asks for its own
   auto match = client_->Match(chain, {.lease = absl::Seconds(5)});
   EXPECT_EQ(match->blocks, 2u);

@@ -273,7 +273,7 @@ void FakeNode::Answer(ConnectionId connection, const Frame& frame) {
       MutexLock lock(&mutex_);
       for (const WireKey& key : match->keys) {
         if (!blocks_.contains({match->ns, key.digest, key.shard})) break;
-        reply.tiers.push_back(key.shard == 0 ? Tier::kHost : Tier::kSsd);
+        reply.tiers.push_back(key.shard == 1 ? Tier::kSsd : Tier::kHost);
       }
       if (match->lease_ms > 0 && !reply.tiers.empty() && leases_left_ > 0) {
         --leases_left_;
