@@ -29,8 +29,8 @@ constexpr uint64_t kChunkBytes = 2 << 20;
 
 // Locks: fills_mutex_ comes before space_mutex_, and that before the index's own (within TierSpace
 // and Reserve), never after. Keys enter the index under space_mutex_ only. Readers need the index's
-// locks alone. Of the ssd tier only Find is called under them: it calls nobody back. The others call
-// back from threads of their own.
+// locks alone. Of the ssd tier only Find is called under them: it calls nobody back. The others
+// call back from threads of their own.
 class StoreImpl final : public TieredStore {
  public:
   StoreImpl(const TieredStoreOptions& options, HostMemory memory, std::unique_ptr<ColdTier> cold);
