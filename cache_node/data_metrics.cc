@@ -9,10 +9,11 @@ namespace terrace {
 namespace {
 
 constexpr const char* kFrameNames[] = {
-    "hello",         "hello_reply", "match",     "match_reply", "get",     "block",  "reserve",
-    "reserve_reply", "value",       "put_reply", "touch",       "release", "cancel", "put"};
+    "hello", "hello_reply", "match", "match_reply", "get",    "block", "reserve", "reserve_reply",
+    "value", "put_reply",   "touch", "release",     "cancel", "put",   "persist"};
 static_assert(std::size(kFrameNames) == std::variant_size_v<FrameBody>);
-constexpr const char* kKindNames[] = {"match", "get", "reserve", "put"};
+constexpr const char* kKindNames[] = {"match", "get", "reserve", "put", "persist"};
+static_assert(std::size(kKindNames) == kRequestKinds);
 
 double Seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);

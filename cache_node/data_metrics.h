@@ -9,7 +9,8 @@
 
 namespace terrace {
 
-enum class RequestKind { kMatch, kGet, kReserve, kPut };
+enum class RequestKind { kMatch, kGet, kReserve, kPut, kPersist };
+constexpr size_t kRequestKinds = static_cast<size_t>(RequestKind::kPersist) + 1;
 
 class DataMetrics {
  public:
@@ -35,7 +36,7 @@ class DataMetrics {
   static constexpr size_t kStatuses = static_cast<size_t>(kLastWireStatus) + 1;
 
   std::array<Counter*, kFrameTypes> frames_{};
-  std::array<std::array<Counter*, kStatuses>, 4> outcomes_{};
+  std::array<std::array<Counter*, kStatuses>, kRequestKinds> outcomes_{};
 };
 
 // Memory and CPU time of this process, read when somebody asks.

@@ -18,6 +18,20 @@ std::vector<BlockKey> ToKeys(NamespaceId ns, const std::vector<WireKey>& wire) {
   return keys;
 }
 
+WireStatus ToWire(PersistOutcome outcome) {
+  switch (outcome) {
+    case PersistOutcome::kDurable:
+      return WireStatus::kOk;
+    case PersistOutcome::kMiss:
+      return WireStatus::kMiss;
+    case PersistOutcome::kNotDurable:
+      return WireStatus::kNotDurable;
+    case PersistOutcome::kAskAgain:
+      return WireStatus::kAskAgain;
+  }
+  return WireStatus::kNotDurable;
+}
+
 }  // namespace
 
 DataService::Connection::Connection(DataService* service, ConnectionId connection_id)
@@ -113,6 +127,8 @@ Landing DataService::Serve(Connection* connection, Frame frame, uint64_t payload
     return connection->puts.Direct(connection->session, request_id, *put, payload_bytes);
   } else if (auto* touch = std::get_if<TouchFrame>(&frame.body)) {
     Touch(*connection, *touch);
+  } else if (auto* persist = std::get_if<PersistFrame>(&frame.body)) {
+    Persist(*connection, request_id, *persist);
   } else if (auto* release = std::get_if<ReleaseFrame>(&frame.body)) {
     plane_.sessions->ReleaseLease(connection->session->id, release->lease);
   } else if (std::holds_alternative<CancelFrame>(frame.body)) {
@@ -149,6 +165,34 @@ void DataService::Touch(const Connection& connection, const TouchFrame& frame) {
   plane_.store->Touch(ToKeys(frame.ns, frame.keys));
 }
 
+void DataService::Persist(const Connection& connection, uint64_t request_id,
+                          const PersistFrame& frame) {
+  const auto reply = [metrics = plane_.metrics, request_id](Outbox* outbox, size_t index,
+                                                            WireStatus status) {
+    metrics->CountOutcome(RequestKind::kPersist, status);
+    outbox->Send(request_id, PutReplyFrame{static_cast<uint16_t>(index), status});
+  };
+  const bool known = plane_.namespaces->Find(connection.session->tenant, frame.ns) != nullptr;
+  const std::vector<BlockKey> keys = ToKeys(frame.ns, frame.keys);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!known || *connection.persisting >= plane_.limits.max_reservations) {
+      reply(connection.outbox.get(), i,
+            known ? WireStatus::kOverloaded : WireStatus::kUnknownNamespace);
+      continue;
+    }
+    *connection.persisting += 1;
+    // The ssd tier calls back on a thread of its own, which only posts to this one.
+    plane_.store->Persist(keys[i], [transport = transport_, persisting = connection.persisting,
+                                    outbox = std::weak_ptr<Outbox>(connection.outbox), reply,
+                                    i](PersistOutcome outcome) {
+      transport->Post([persisting, outbox, reply, i, outcome] {
+        *persisting -= 1;
+        if (const auto open = outbox.lock()) reply(open.get(), i, ToWire(outcome));
+      });
+    });
+  }
+}
+
 bool DataService::RefuseStopping(Connection* connection, const Frame& frame) {
   if (std::holds_alternative<MatchFrame>(frame.body)) {
     connection->outbox->Send(frame.request_id, MatchReplyFrame{WireStatus::kStopping, 0, {}});
@@ -161,6 +205,11 @@ bool DataService::RefuseStopping(Connection* connection, const Frame& frame) {
     ReserveReplyFrame reply;
     reply.items.assign(reserve->items.size(), {WireStatus::kStopping, 0});
     connection->outbox->Send(frame.request_id, reply);
+  } else if (const auto* persist = std::get_if<PersistFrame>(&frame.body)) {
+    for (size_t i = 0; i < persist->keys.size(); ++i) {
+      connection->outbox->Send(frame.request_id,
+                               PutReplyFrame{static_cast<uint16_t>(i), WireStatus::kStopping});
+    }
   } else if (std::holds_alternative<PutFrame>(frame.body)) {
     connection->outbox->Send(frame.request_id, PutReplyFrame{0, WireStatus::kStopping});
   } else {

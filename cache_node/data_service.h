@@ -46,13 +46,19 @@ class DataService : public TransportHandler {
     GetQueue gets;
     PutTable puts;
 
-    bool busy() const { return outbox->messages() > 0 || !gets.empty() || !puts.empty(); }
+    // Blocks being made durable. Shared with those that will say so, perhaps after the connection.
+    std::shared_ptr<size_t> persisting = std::make_shared<size_t>(0);
+
+    bool busy() const {
+      return outbox->messages() > 0 || !gets.empty() || !puts.empty() || *persisting > 0;
+    }
   };
 
   void Hello(Connection* connection, const HelloFrame& frame);
   Landing Serve(Connection* connection, Frame frame, uint64_t payload_bytes);
   void Match(Connection* connection, uint64_t request_id, const MatchFrame& frame);
   void Touch(const Connection& connection, const TouchFrame& frame);
+  void Persist(const Connection& connection, uint64_t request_id, const PersistFrame& frame);
   // Answers a request that would begin something while the node stops; false for other frames.
   bool RefuseStopping(Connection* connection, const Frame& frame);
   void CloseMalformed(ConnectionId connection, const absl::Status& why);

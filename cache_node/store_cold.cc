@@ -340,6 +340,49 @@ void StoreImpl::SetRoomListener(std::function<void()> listener) {
   room_listener_ = std::move(listener);
 }
 
+// --- Durability
+
+void StoreImpl::Persist(const BlockKey& key, PersistWaiter waiter) {
+  if (BlockRef block = Acquire(key)) return StoreDurably(key, std::move(block), std::move(waiter));
+  // Nothing is said of a copy on the device before its bytes have been read.
+  auto shared = std::make_shared<PersistWaiter>(std::move(waiter));
+  const FillOutcome begun = Fill(key, [this, key, shared](BlockRef block) {
+    if (!block) return (*shared)(PersistOutcome::kMiss);
+    StoreDurably(key, std::move(block), std::move(*shared));
+  });
+  switch (begun) {
+    case FillOutcome::kComing:
+      return;
+    case FillOutcome::kMiss:
+      return (*shared)(PersistOutcome::kMiss);
+    case FillOutcome::kHere:
+    case FillOutcome::kAskAgain:
+    case FillOutcome::kBusy:
+      return (*shared)(PersistOutcome::kAskAgain);
+  }
+}
+
+void StoreImpl::StoreDurably(const BlockKey& key, BlockRef block, PersistWaiter waiter) {
+  if (cold_ == nullptr) return waiter(PersistOutcome::kNotDurable);
+  const auto held = std::make_shared<BlockRef>(std::move(block));
+  double score = 0;
+  index_.Visit(key, [&](BlockEntry& entry) { score = entry.rank().score - clock_.Now(); });
+  ColdPut put;
+  put.key = key;
+  put.envelope = held->envelope();
+  put.value = held->value();
+  put.score = score;
+  put.durable = true;
+  put.done = [waiter = std::move(waiter)](const absl::Status& status) mutable {
+    if (status.ok()) return waiter(PersistOutcome::kDurable);
+    // Full, or it is being demoted right now.
+    waiter(absl::IsResourceExhausted(status) ? PersistOutcome::kAskAgain
+                                             : PersistOutcome::kNotDurable);
+  };
+  put.released = [held] { held->Release(); };
+  cold_->Store(std::move(put));
+}
+
 // --- The end
 
 void StoreImpl::CloseColdTier(absl::Duration timeout) {

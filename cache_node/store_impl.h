@@ -50,6 +50,7 @@ class StoreImpl final : public TieredStore {
                                      std::span<const BlockShape> shapes,
                                      std::span<const uint16_t> opaque_bytes,
                                      std::span<const uint32_t> depths) override;
+  void Persist(const BlockKey& key, PersistWaiter waiter) override;
   bool Evict(const BlockKey& key) override;
   uint64_t Forget(NamespaceId ns, uint64_t limit) override;
   bool Tidy() override;
@@ -139,6 +140,7 @@ class StoreImpl final : public TieredStore {
   void StartDemotion(const std::shared_ptr<DemotionJob>& job);
   void OnDemotion(const std::shared_ptr<DemotionJob>& job);
   void EndDemotion(DemotionJob* job, bool drop);
+  void StoreDurably(const BlockKey& key, BlockRef block, PersistWaiter waiter);
   void DemoteAll(absl::Duration timeout);
 
   const HostMemory memory_;

@@ -114,6 +114,15 @@ enum class FillOutcome {
   kBusy,      // as many fills or waiters as there may be
 };
 
+enum class PersistOutcome {
+  kDurable,     // survives a kill and a power cut
+  kMiss,        // no such block
+  kNotDurable,  // no ssd tier, or it fails, or has no room
+  kAskAgain,    // on its way between the tiers, or the ssd tier is loading
+};
+// Called once, on any thread, perhaps before the call returns, without locks held.
+using PersistWaiter = absl::AnyInvocable<void(PersistOutcome)>;
+
 struct TierStats {
   Tier tier = Tier::kHost;
   uint64_t capacity_bytes = 0;  // memory of the tier
@@ -190,6 +199,10 @@ class TieredStore {
                                              std::span<const BlockShape> shapes,
                                              std::span<const uint16_t> opaque_bytes,
                                              std::span<const uint32_t> depths) = 0;
+
+  // Makes the block durable, whatever policy thinks of it, with the next group commit of the ssd
+  // tier; it stays where it is, too.
+  virtual void Persist(const BlockKey& key, PersistWaiter waiter) = 0;
 
   // Drops the block from all tiers if nobody references or writes it; true when it is gone, or was
   // not there. Waits for the ssd tier.

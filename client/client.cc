@@ -9,6 +9,7 @@
 #include "client/get_task.h"
 #include "client/match_task.h"
 #include "client/operation.h"
+#include "client/persist_task.h"
 #include "client/put_task.h"
 #include "client/waiter.h"
 #include "cluster/socket_address.h"
@@ -51,6 +52,8 @@ class ClientImpl : public Client, private SessionListener, private DataListener 
                 OperationOptions options) override;
   Operation Prefetch(const Chain& chain, size_t shard, size_t first_block,
                      std::vector<Pieces> slots, OperationOptions options) override;
+  Operation Persist(const Namespace& ns, std::vector<BlockKey> keys,
+                    OperationOptions options) override;
   void Touch(const Chain& chain, size_t blocks) override;
   int completion_fd() const override { return completions_->fd(); }
   size_t Poll(std::vector<Operation>* done, size_t limit) override {
@@ -269,6 +272,15 @@ Operation ClientImpl::Prefetch(const Chain& chain, size_t shard, size_t first_bl
   }
   auto task = std::make_unique<GetTask>(chain.ns(), GetTask::Mode::kLeadingRun, std::move(requests),
                                         state, deadline);
+  return Submit(std::move(state), std::move(task));
+}
+
+Operation ClientImpl::Persist(const Namespace& ns, std::vector<BlockKey> keys,
+                              OperationOptions options) {
+  const absl::Duration deadline = Clock::Real()->Now() + options.timeout;
+  auto state = NewOperation(keys.size(), std::move(options));
+  if (state->gauge == nullptr) return Overloaded(std::move(state));
+  auto task = std::make_unique<PersistTask>(ns, std::move(keys), state, deadline);
   return Submit(std::move(state), std::move(task));
 }
 

@@ -83,6 +83,7 @@ enum class Outcome : uint8_t {
   kMiss,        // Get: not there, or could not be read. Get and Put: the node cannot be reached
   kAskAgain,    // Get: the node is loading its ssd tier and does not know yet; try again soon
   kNoSpace,     // Put: nothing can be evicted now
+  kNotDurable,  // Persist: the node has the block, and cannot make it durable
   kCorrupt,     // bytes or envelope failed the check (counted); as good as a miss
   kInvalid,     // shape, range or sizes of the request; `message` says which
   kRefused,     // namespace unknown or foreign to the node
@@ -247,6 +248,13 @@ class Client {
   // ends with kMiss, untried.
   virtual Operation Prefetch(const Chain& chain, size_t shard, size_t first_block,
                              std::vector<Pieces> slots, OperationOptions options = {}) = 0;
+
+  // Asks for the acknowledgement `durable` of blocks that are there: kOk when a block survives a
+  // kill of the node and a power cut, which takes up to its group commit of 100 ms. kMiss: not
+  // there. kNotDurable: the node has no ssd tier, or it fails. kAskAgain: the block is on its way
+  // between the tiers, or the ssd tier is full or loading; try again soon.
+  virtual Operation Persist(const Namespace& ns, std::vector<BlockKey> keys,
+                            OperationOptions options = {}) = 0;
 
   // Counts one use of the first `blocks` blocks of `chain`, which the engine found in its own
   // cache. Fire and forget.

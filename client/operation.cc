@@ -20,6 +20,8 @@ const char* ToString(Outcome outcome) {
       return "ask again";
     case Outcome::kNoSpace:
       return "no space";
+    case Outcome::kNotDurable:
+      return "not durable";
     case Outcome::kCorrupt:
       return "corrupt";
     case Outcome::kInvalid:

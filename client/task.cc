@@ -30,6 +30,8 @@ Outcome ToOutcome(WireStatus status) {
       return Outcome::kCorrupt;
     case WireStatus::kOverloaded:
       return Outcome::kOverloaded;
+    case WireStatus::kNotDurable:
+      return Outcome::kNotDurable;
   }
   return Outcome::kMiss;
 }

@@ -147,7 +147,7 @@ void RequestFields(C& coder, F& f) {
     coder.Value(f.index);
     coder.Value(f.reservation);
     coder.Envelope(f.envelope);
-  } else if constexpr (kIs<F, TouchFrame>) {
+  } else if constexpr (kIs<F, TouchFrame> || kIs<F, PersistFrame>) {
     coder.Value(f.ns.value);
     coder.List(f.keys, kKeyFields);
   } else if constexpr (kIs<F, PutFrame>) {
@@ -219,6 +219,8 @@ const char* ToString(WireStatus status) {
       return "unauthenticated";
     case WireStatus::kStopping:
       return "stopping";
+    case WireStatus::kNotDurable:
+      return "not durable";
   }
   return "unknown";
 }

@@ -23,6 +23,8 @@
 //   Put(item) + bytes and envelope: Reserve and Value in one
 //                              ->
 //                              <-  PutReply(0, status)
+//   Persist(keys)              ->
+//                              <-  PutReply(index, status), one per key
 //   Touch(keys), Release(lease), Cancel(request)   no reply
 //
 // Request ids are the client's, never 0 (Hello, Touch and Release use 0).
@@ -60,8 +62,9 @@ enum class WireStatus : uint8_t {
   kOverloaded = 11,        // a bound of the session is reached
   kUnauthenticated = 12,   // Hello: token unknown or no longer live
   kStopping = 13,          // the node is shutting down
+  kNotDurable = 14,        // Persist: the block is here, and would not survive a power cut
 };
-constexpr WireStatus kLastWireStatus = WireStatus::kStopping;
+constexpr WireStatus kLastWireStatus = WireStatus::kNotDurable;
 const char* ToString(WireStatus status);
 
 // A key without its namespace, which the frame names once.
@@ -148,10 +151,17 @@ struct ReleaseFrame {
   uint64_t lease = 0;
 };
 struct CancelFrame {};  // the header's request id says which
+// Answered when the blocks survive a kill and a power cut (kOk), or when it is known that they do
+// not: kMiss, kNotDurable, kAskAgain (a block is on its way between tiers).
+struct PersistFrame {
+  NamespaceId ns;
+  std::vector<WireKey> keys;
+};
 
-using FrameBody = std::variant<HelloFrame, HelloReplyFrame, MatchFrame, MatchReplyFrame, GetFrame,
-                               BlockFrame, ReserveFrame, ReserveReplyFrame, ValueFrame,
-                               PutReplyFrame, TouchFrame, ReleaseFrame, CancelFrame, PutFrame>;
+using FrameBody =
+    std::variant<HelloFrame, HelloReplyFrame, MatchFrame, MatchReplyFrame, GetFrame, BlockFrame,
+                 ReserveFrame, ReserveReplyFrame, ValueFrame, PutReplyFrame, TouchFrame,
+                 ReleaseFrame, CancelFrame, PutFrame, PersistFrame>;
 
 struct Frame {
   uint64_t request_id = 0;

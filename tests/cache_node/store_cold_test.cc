@@ -232,6 +232,45 @@ TEST(StoreCold, ADeviceThatHangsHoldsItsMemoryAndNobodyElse) {
   EXPECT_EQ(store->Stats().reserved_bytes, 0);
 }
 
+PersistOutcome Persisted(TieredStore* store, const BlockKey& key) {
+  struct State {
+    Mutex mutex;
+    CondVar changed;
+    std::optional<PersistOutcome> outcome;
+  };
+  const auto state = std::make_shared<State>();
+  store->Persist(key, [state](PersistOutcome outcome) {
+    MutexLock lock(&state->mutex);
+    state->outcome = outcome;
+    state->changed.SignalAll();
+  });
+  MutexLock lock(&state->mutex);
+  while (!state->outcome) state->changed.WaitWithTimeout(&state->mutex, absl::Seconds(1));
+  return *state->outcome;
+}
+
+TEST(StoreCold, DurableIsSaidOfWhatIsSynced) {
+  TempFolder folder;
+  auto io = std::make_unique<FaultyFileIo>();
+  FaultyFileIo* const disk = io.get();
+  const auto store = MakeStore(OpenTier(folder.path() + "/ssd", std::move(io)));
+  EXPECT_EQ(Persisted(store.get(), TestKey(0)), PersistOutcome::kMiss);
+  ASSERT_EQ(PutBlock(store.get(), TestKey(0), kShape), ReserveOutcome::kReserved);
+  EXPECT_EQ(Persisted(store.get(), TestKey(0)), PersistOutcome::kDurable);
+  EXPECT_EQ(store->Tiers()[1].blocks, 1);
+  EXPECT_TRUE(store->Acquire(TestKey(0))) << "and it stays in host memory";
+  EXPECT_EQ(Persisted(store.get(), TestKey(0)), PersistOutcome::kDurable) << "again";
+  ASSERT_EQ(PutBlock(store.get(), TestKey(1), kShape), ReserveOutcome::kReserved);
+  disk->SetScript([](const IoRequest& request) {
+    return request.kind == IoKind::kDataSync ? IoFault{.kind = IoFault::kError, .error = EIO}
+                                             : IoFault{};
+  });
+  EXPECT_EQ(Persisted(store.get(), TestKey(1)), PersistOutcome::kNotDurable);
+  const auto host_only = TieredStore::Create({.host_bytes = 8 * kMiB}).value();
+  ASSERT_EQ(PutBlock(host_only.get(), TestKey(0), kShape), ReserveOutcome::kReserved);
+  EXPECT_EQ(Persisted(host_only.get(), TestKey(0)), PersistOutcome::kNotDurable);
+}
+
 TEST(StoreCold, ARestartFindsEverythingAndTheEndWritesWhatIsMissing) {
   TempFolder folder;
   const std::string path = folder.path() + "/ssd";

@@ -117,6 +117,19 @@ TEST_F(RealNodeTest, BlocksThatArePutOneByOne) {
   EXPECT_EQ(landed_, bytes_);
 }
 
+TEST_F(RealNodeTest, ANodeWithoutAnSsdTierPromisesNothing) {
+  const Chain chain = MakeChain(2);
+  ASSERT_EQ(PutAll(chain).succeeded(), 2);
+  BlockKey foreign = chain.key(0);
+  foreign.ns.value += 1;
+  Operation persist = client_->Persist(ns_, {chain.key(0), MakeChain(3, 9).key(2), foreign},
+                                       {.timeout = absl::Seconds(10)});
+  persist.Wait();
+  EXPECT_EQ(persist.results()[0].outcome, Outcome::kNotDurable);
+  EXPECT_EQ(persist.results()[1].outcome, Outcome::kMiss);
+  EXPECT_EQ(persist.results()[2].outcome, Outcome::kInvalid);
+}
+
 TEST_F(RealNodeTest, RangesAndPrefetch) {
   const Chain chain = MakeChain(8);
   PutAll(chain);

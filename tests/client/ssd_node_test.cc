@@ -150,6 +150,26 @@ TEST_F(SsdNodeTest, AKillCostsWhatWasInMemoryAlone) {
   EXPECT_GE(ReadAll(MakeChain()), on_ssd);
 }
 
+TEST_F(SsdNodeTest, WhatIsAcknowledgedAsDurableSurvivesAKill) {
+  const Chain chain = MakeChain();
+  std::vector<BlockKey> keys;
+  std::vector<std::byte> bytes(kBlockBytes);
+  for (size_t i = 0; i < 64; ++i) {  // little enough to stay in host memory
+    keys.push_back(chain.key(i));
+    Payload(keys.back()).Fill(bytes);
+    client_->Put(ns_, {{keys.back(), {ByteSpan(bytes)}, {}}}, {.timeout = absl::Seconds(10)})
+        .Wait();
+  }
+  EXPECT_EQ(SsdBlocks(), 0);
+  keys.push_back(chain.key(100));  // is not there
+  Operation persist = client_->Persist(ns_, keys, {.timeout = absl::Seconds(10)});
+  persist.Wait();
+  EXPECT_EQ(persist.succeeded(), 64);
+  EXPECT_EQ(persist.results().back().outcome, Outcome::kMiss);
+  Restart();  // SIGKILL
+  EXPECT_EQ(ReadAll(MakeChain()), 64);
+}
+
 TEST_F(SsdNodeTest, FlippedBitsAreMissesAndScrubFindsThem) {
   const Chain chain = MakeChain();
   PutAll(chain);

@@ -24,7 +24,8 @@ std::vector<FrameBody> OneOfEach() {
           TouchFrame{{7}, {Key(1), Key(2), Key(3)}},
           ReleaseFrame{77},
           CancelFrame{},
-          PutFrame{{7}, 250, {Key(1), {8192, 2}, 9, 10}, envelope}};
+          PutFrame{{7}, 250, {Key(1), {8192, 2}, 9, 10}, envelope},
+          PersistFrame{{7}, {Key(1), Key(2)}}};
 }
 
 TEST(Frame, EachTypeRoundTrips) {
