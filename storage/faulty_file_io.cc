@@ -122,7 +122,7 @@ void FaultyFileIo::Submit(std::span<IoRequest* const> requests) {
 
 void FaultyFileIo::Serve() {
   mutex_.Lock();
-  while (!(ending_ && waiting_.empty())) {
+  while (!ending_ || released_ || !waiting_.empty()) {
     if (released_) {
       released_ = false;
       waiting_.insert(waiting_.begin(), held_.begin(), held_.end());

@@ -262,6 +262,7 @@ TEST_P(TransportContract, SendOnUnknownConnectionIsUnavailable) {
 TEST_P(TransportContract, ASumTravelsBehindItsBytes) {
   Start();
   Connect();
+  size_t sent = 0;
   for (const size_t size : {size_t{1}, size_t{64} << 10, (size_t{1} << 20) + 5}) {
     std::vector<std::byte> bytes(size), seen;
     FillPattern(size, MutableByteSpan(bytes));
@@ -276,6 +277,7 @@ TEST_P(TransportContract, ASumTravelsBehindItsBytes) {
       std::memcpy(sum.data(), &crc, sizeof(crc));
     };
     client_->Send(connection_, std::move(message));
+    ASSERT_TRUE(client_peer_.WaitSent(++sent));  // until then the transport reads the memory
     ASSERT_TRUE(server_peer_.WaitMessages(1));
     const auto received = server_peer_.TakeReceived();
     ASSERT_EQ(received.size(), 1u);
