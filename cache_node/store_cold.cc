@@ -167,14 +167,15 @@ FillOutcome StoreImpl::BeginFill(const BlockKey& key, const ColdBlock& cold,
   return FillOutcome::kComing;
 }
 
-// One of the two events that end a fill has come.
+// One of the two events that end a fill has come. They may come at once, on two threads: a deadline
+// that passes, and the device that answers after all.
 void StoreImpl::OnFill(const std::shared_ptr<FillJob>& job) {
   bool ended = false, good = false;
   std::vector<FillWaiter> waiters;
   {
     MutexLock lock(&fills_mutex_);
     if (!job->status) return;
-    ended = job->released;
+    ended = job->released && !std::exchange(job->ended, true);
     good = job->status->ok();
     if (good && !ended) return;
     if (!good) {
@@ -305,7 +306,7 @@ void StoreImpl::OnDemotion(const std::shared_ptr<DemotionJob>& job) {
   bool good = false;
   {
     MutexLock lock(&demotions_mutex_);
-    if (!job->status || !job->released) return;
+    if (!job->status || !job->released || std::exchange(job->ended, true)) return;
     good = job->status->ok();
   }
   Add(good ? &counters_.demoted : &counters_.demotions_failed, 1);

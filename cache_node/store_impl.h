@@ -87,6 +87,7 @@ class StoreImpl final : public TieredStore {
     std::vector<FillWaiter> waiters;
     std::optional<absl::Status> status;  // the ssd tier has answered
     bool released = false;               // the device has let go of the memory
+    bool ended = false;                  // both, and somebody sees to it
   };
   // A block on its way from host memory to the ssd tier; referenced.
   struct DemotionJob {
@@ -94,6 +95,7 @@ class StoreImpl final : public TieredStore {
     double score = 0;  // when it was chosen
     std::optional<absl::Status> status;
     bool released = false;
+    bool ended = false;
   };
 
   struct Leaving {
