@@ -206,27 +206,38 @@ void Arena::TakePlace(RegionId id, uint32_t index, bool file) {
 
 bool Arena::Restore(PlaceClass size, uint64_t offset) {
   const uint64_t chunk = offset / chunk_bytes_;
-  const uint32_t places = PlacesIn(size, 1);
-  if (chunk >= chunks() || places == 0) return false;
-  RegionId id = region_at_[chunk];
-  const uint64_t begin = chunk * chunk_bytes_ + TableBytes(size, places);
-  if (offset < begin || (offset - begin) % size.place_bytes != 0) return false;
-  const auto index = static_cast<uint32_t>((offset - begin) / size.place_bytes);
-  if (index >= places) return false;
-  if (id == kNoRegion) {
+  if (chunk >= chunks()) return false;
+  if (region_at_[chunk] == kNoRegion) {
+    const uint64_t places = PlacesIn(size, 1);
+    const uint64_t in_chunk = offset % chunk_bytes_, table = TableBytes(size, places);
+    if (in_chunk < table || (in_chunk - table) / size.place_bytes >= places) return false;
     const auto run = std::prev(free_runs_.upper_bound(static_cast<uint32_t>(chunk)));
     const auto [first, length] = *run;
     free_runs_.erase(run);
     free_chunks_ -= length;
     if (chunk > first) ReturnRun(first, chunk - first);
     if (chunk + 1 < first + length) ReturnRun(chunk + 1, first + length - chunk - 1);
-    id = CutRegion(size, static_cast<uint32_t>(chunk), 1);
+    CutRegion(size, static_cast<uint32_t>(chunk), 1);
   }
+  const RegionId id = region_at_[chunk];
   const Region& region = regions_[id];
   if (region.size != size || region.chunks != 1) return false;
+  const uint64_t begin = chunk * chunk_bytes_ + region.table_bytes;
+  if (offset < begin || (offset - begin) % size.place_bytes != 0) return false;
+  const uint64_t index = (offset - begin) / size.place_bytes;
+  if (index >= region.places) return false;
   if ((region.free_bits[index / 64] >> index % 64 & 1) == 0) return false;
-  TakePlace(id, index, /*file=*/region.used % kFileEvery == 0);
+  const bool file = region.used % kFileEvery == 0;
+  TakePlace(id, static_cast<uint32_t>(index), file);
   return true;
+}
+
+void Arena::PrefetchForRestore(uint64_t offset) const {
+  const uint64_t chunk = offset / chunk_bytes_;
+  if (chunk >= chunks() || region_at_[chunk] == kNoRegion) return;
+  const Region& region = regions_[region_at_[chunk]];
+  const uint64_t index = offset % chunk_bytes_ / region.size.place_bytes;
+  if (index < region.places) __builtin_prefetch(&region.free_bits[index / 64]);
 }
 
 void Arena::Free(uint64_t offset) {

@@ -83,6 +83,8 @@ class Arena {
   // Takes the place that an earlier arena handed out at `offset`, without owner; only where
   // regions are single chunks. False when it cannot be free: outside, in use, of another class.
   bool Restore(PlaceClass size, uint64_t offset);
+  // Whoever restores many asks the memory for all of them first.
+  void PrefetchForRestore(uint64_t offset) const;
   // `offset` is that of a place in use.
   void Free(uint64_t offset);
 

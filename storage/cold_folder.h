@@ -171,6 +171,7 @@ class ColdFolder {
   void JudgeSuspects();
   void MeasureCatalogue();
   void KeepNotes(bool scores);
+  std::string NextScores(uint32_t* at, uint32_t end);
   bool CommitNotes(CatalogueBatch* batch);
   void WakeKeeperLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void UncommittedLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

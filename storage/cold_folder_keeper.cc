@@ -28,7 +28,7 @@ std::string EncodeClock(double clock) {
   return std::string(bits.begin(), bits.end());
 }
 
-std::string ScoresNote(uint32_t begin) { return fmt::format("{}{:08x}", kScoresNotes, begin); }
+std::string ScoresNote(uint32_t number) { return fmt::format("{}{:08x}", kScoresNotes, number); }
 
 }  // namespace
 
@@ -305,8 +305,8 @@ void ColdFolder::JudgeSuspects() {
   }
 }
 
-// What the folder remembers beside blocks: the policy's clock, and all scores as runs of
-// (fingerprint, score).
+// What the folder remembers beside blocks: the policy's clock, and as runs of (fingerprint, score)
+// the scores that have risen since the catalogue got them.
 void ColdFolder::KeepNotes(bool scores) {
   CatalogueBatch batch;
   uint32_t end = 0;
@@ -316,28 +316,38 @@ void ColdFolder::KeepNotes(bool scores) {
     kept_clock_ = policy_clock_;
     if (scores && loaded_) end = table_.end();
   }
-  for (uint32_t begin = 0; begin < end; begin += kScoresPerNote) {
-    ByteWriter note(kScoresPerNote * kScoreNoteBytes);
-    {
-      MutexLock lock(&mutex_);
-      for (uint32_t i = begin; i < std::min(begin + kScoresPerNote, end); ++i) {
-        if (table_[i].phase != ColdPhase::kHere) continue;
-        note.Write(table_[i].fingerprint_low);
-        note.Write(table_[i].fingerprint_high);
-        note.Write(std::bit_cast<uint32_t>(table_[i].score));
-      }
-    }
-    batch.PutMeta(ScoresNote(begin), std::string(AsText(std::move(note).Take())));
+  uint32_t notes = 0;
+  for (uint32_t at = 0; at < end;) {
+    const std::string note = NextScores(&at, end);
+    if (note.empty()) continue;
+    batch.PutMeta(ScoresNote(notes++), note);
     if (!CommitNotes(&batch)) return;
   }
-  // Of a time when there were more blocks.
-  for (uint32_t begin = (end + kScoresPerNote - 1) / kScoresPerNote * kScoresPerNote; end > 0;
-       begin += kScoresPerNote) {
-    const auto older = catalogue_->FindMeta(ScoresNote(begin));
+  // Of a time when there were more.
+  for (; end > 0; ++notes) {
+    const auto older = catalogue_->FindMeta(ScoresNote(notes));
     if (!older.ok() || !*older) break;
-    batch.DeleteMeta(ScoresNote(begin));
+    batch.DeleteMeta(ScoresNote(notes));
   }
   if (!batch.empty()) CommitNotes(&batch);
+}
+
+// One note's worth, from entry `*at` on.
+std::string ColdFolder::NextScores(uint32_t* at, uint32_t end) {
+  ByteWriter note(kScoresPerNote * kScoreNoteBytes);
+  for (size_t room = kScoresPerNote; room > 0 && *at < end;) {
+    MutexLock lock(&mutex_);  // anew for each few, so that readers get their turn
+    const uint32_t stop = std::min(*at + kScoresPerNote, end);
+    for (; *at < stop && room > 0; ++*at) {
+      const ColdEntry& entry = table_[*at];
+      if (entry.phase != ColdPhase::kHere || !entry.risen) continue;
+      note.Write(entry.fingerprint_low);
+      note.Write(entry.fingerprint_high);
+      note.Write(std::bit_cast<uint32_t>(entry.score));
+      --room;
+    }
+  }
+  return std::string(AsText(std::move(note).Take()));
 }
 
 bool ColdFolder::CommitNotes(CatalogueBatch* batch) {

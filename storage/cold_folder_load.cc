@@ -24,6 +24,7 @@ constexpr uint64_t kMostBudget = uint64_t{kPageBytes} << 32;  // page numbers ha
 constexpr uint32_t kIoDepth = 128;
 constexpr absl::Duration kReadDeadline = absl::Seconds(60);
 constexpr size_t kRecordsPerStep = 512;
+constexpr size_t kReadyChunks = 2;
 // Present while the catalogue is being rebuilt from the extents.
 constexpr char kRebuildMark[] = "rebuild";
 constexpr char kBrokenCatalogue[] = "catalogue.broken";
@@ -293,6 +294,7 @@ absl::Status ColdFolder::LoadTable() {
   std::thread enters([&] {
     uint64_t seen = 0;
     for (auto records = steps.Next(); records; records = steps.Next()) {
+      table_.stock().Prepare(kReadyChunks);
       entered = LoadRecords(*records);
       seen += records->size();
       MutexLock lock(&mutex_);
@@ -301,6 +303,7 @@ absl::Status ColdFolder::LoadTable() {
       if (!entered.ok() || ending_) break;
     }
     steps.Refuse();
+    table_.stock().Prepare(0);
   });
   LoadSteps::Records records;
   const absl::Status scanned = catalogue_->Scan(
@@ -315,7 +318,8 @@ absl::Status ColdFolder::LoadTable() {
 }
 
 // Into the table and the arena. A record that names no slot of ours (of an extent beyond a budget
-// that has shrunk, say) is removed.
+// that has shrunk, say) is removed. Nobody else inserts meanwhile and keys come once, so that none
+// is looked for first: that would be half the time of loading.
 absl::Status ColdFolder::LoadRecords(std::span<const std::pair<BlockKey, BlockRecord>> records) {
   CatalogueBatch lost;
   {
@@ -323,14 +327,14 @@ absl::Status ColdFolder::LoadRecords(std::span<const std::pair<BlockKey, BlockRe
     fingerprints.reserve(records.size());
     MutexLock lock(&mutex_);
     for (const auto& [key, record] : records) fingerprints.push_back(table_.Fingerprint(key));
-    table_.Prefetch(fingerprints);
+    table_.PrefetchBuckets(fingerprints);
+    for (const auto& [key, record] : records) extents_.PrefetchForRestore(record.place.number);
     for (size_t i = 0; i < records.size(); ++i) {
       const auto& [key, record] = records[i];
       const uint64_t fingerprint = fingerprints[i];
       if (deleted_while_loading_.contains(fingerprint)) continue;
-      if (table_.Find(fingerprint) != ColdTable::kNone ||
-          (!record.place.inlined &&
-           !extents_.Restore({record.place.number, SlotPages(record.length)}))) {
+      if (!record.place.inlined &&
+          !extents_.Restore({record.place.number, SlotPages(record.length)})) {
         lost.DeleteRecord(key);  // its place may be another's
         stats_.lost_at_load += 1;
         continue;
@@ -357,13 +361,22 @@ absl::Status ColdFolder::LoadRecords(std::span<const std::pair<BlockKey, BlockRe
 
 absl::Status ColdFolder::LoadScores() {
   return catalogue_->ScanMeta(kScoresNotes, [&](std::string_view, std::string_view note) {
+    std::vector<uint64_t> fingerprints;
+    std::vector<float> scores;
     ByteReader reader(AsBytes(note));
-    MutexLock lock(&mutex_);
     while (reader.remaining() >= kScoreNoteBytes) {
-      const Index index = table_.Find(reader.Read<uint64_t>());
-      const auto score = std::bit_cast<float>(reader.Read<uint32_t>());
-      if (index == ColdTable::kNone || table_[index].phase != ColdPhase::kHere) continue;
-      if (score > table_[index].score) table_.SetScore(index, score);
+      fingerprints.push_back(reader.Read<uint64_t>());
+      scores.push_back(std::bit_cast<float>(reader.Read<uint32_t>()));
+    }
+    for (size_t begin = 0; begin < scores.size(); begin += kRecordsPerStep) {
+      const size_t end = std::min(begin + kRecordsPerStep, scores.size());
+      MutexLock lock(&mutex_);
+      table_.Prefetch(std::span(fingerprints).subspan(begin, end - begin));
+      for (size_t i = begin; i < end; ++i) {
+        const Index index = table_.Find(fingerprints[i]);
+        if (index == ColdTable::kNone || table_[index].phase != ColdPhase::kHere) continue;
+        if (scores[i] > table_[index].score) table_.SetScore(index, scores[i]);
+      }
     }
   });
 }

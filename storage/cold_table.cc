@@ -59,8 +59,12 @@ ColdTable::Index ColdTable::Find(uint64_t fingerprint) const {
   return index;
 }
 
-void ColdTable::Prefetch(std::span<const uint64_t> fingerprints) const {
+void ColdTable::PrefetchBuckets(std::span<const uint64_t> fingerprints) const {
   for (const uint64_t one : fingerprints) __builtin_prefetch(&buckets_[BucketOf(one)]);
+}
+
+void ColdTable::Prefetch(std::span<const uint64_t> fingerprints) const {
+  PrefetchBuckets(fingerprints);
   for (const uint64_t one : fingerprints) {
     const Index first = buckets_[BucketOf(one)];
     if (first != kNone) __builtin_prefetch(&entries_[first]);

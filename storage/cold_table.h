@@ -24,9 +24,10 @@ enum class ColdPhase : uint8_t {
 struct ColdEntry {
   uint32_t fingerprint_low = 0;
   uint32_t fingerprint_high = 0;
-  uint32_t number = 0;      // of its place
-  uint32_t length = 0;      // of the value
-  uint32_t expires_at = 0;  // Unix seconds, 0: never
+  uint32_t number = 0;       // of its place
+  uint32_t length : 31 = 0;  // of the value
+  uint32_t risen : 1 = 0;    // the score is no longer the one that the catalogue has
+  uint32_t expires_at = 0;   // Unix seconds, 0: never
   float score = 0;
   uint16_t depth = 0;  // deeper ones count as this deep
   uint16_t envelope_bytes : 12 = 0;
@@ -41,6 +42,7 @@ struct ColdEntry {
 };
 static_assert(sizeof(ColdEntry) == 36);
 static_assert(kMaxEnvelopeBytes < 1 << 12);
+static_assert(kMaxBlockBytes < uint32_t{1} << 31);
 
 // Thread-compatible: the caller's lock.
 class ColdTable {
@@ -53,13 +55,17 @@ class ColdTable {
 
   // Makes room for so many entries at once. The table is empty.
   void Reserve(uint64_t entries);
+  // Where memory for the entries that follow comes from; may be made ready without the lock.
+  ChunkStock& stock() { return stock_; }
 
   uint64_t Fingerprint(const BlockKey& key) const;
   bool Names(const BlockKey& key, const ColdEntry& entry) const;
   Index Find(uint64_t fingerprint) const;
   // Whoever looks for many asks the memory for all of them first: a look is three misses in a row.
   void Prefetch(std::span<const uint64_t> fingerprints) const;
-  // The fingerprint is not in the table. The entry begins in phase writing.
+  // The same before many are inserted.
+  void PrefetchBuckets(std::span<const uint64_t> fingerprints) const;
+  // The entry begins in phase writing. Of two with one fingerprint only the later is found.
   Index Insert(uint64_t fingerprint);
   // Writing -> here; enters the order of eviction with the score in it.
   void Publish(Index index);
@@ -70,7 +76,10 @@ class ColdTable {
   // Writing or leaving -> gone.
   void Erase(Index index);
   // Of an entry that is here; scores never fall.
-  void SetScore(Index index, double score) { entries_[index].score = static_cast<float>(score); }
+  void SetScore(Index index, double score) {
+    entries_[index].score = static_cast<float>(score);
+    entries_[index].risen = 1;
+  }
 
   ColdEntry& operator[](Index index) { return entries_[index]; }
   const ColdEntry& operator[](Index index) const { return entries_[index]; }
@@ -103,12 +112,13 @@ class ColdTable {
   void SplitBucket();
 
   const uint64_t seed_;
-  ChunkedArray<ColdEntry> entries_;
+  ChunkStock stock_;
+  ChunkedArray<ColdEntry> entries_{&stock_};
   Index free_ = kNone;
   uint64_t size_ = 0;
-  ChunkedArray<Item> order_;
+  ChunkedArray<Item> order_{&stock_};
   // Linear hashing: one bucket is split at a time, so that growing never stops the readers.
-  ChunkedArray<Index> buckets_;
+  ChunkedArray<Index> buckets_{&stock_};
   size_t half_;  // a power of two: buckets below buckets_.size() - half_ are split already
 };
 

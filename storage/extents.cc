@@ -79,6 +79,12 @@ bool Extents::Restore(Slot slot) {
   return true;
 }
 
+void Extents::PrefetchForRestore(uint32_t page) const {
+  if (ExtentOf(page) < count() && page % pages_per_extent_ != 0) {
+    arena_.PrefetchForRestore(ArenaOffset(page));
+  }
+}
+
 void Extents::Free(Slot slot) {
   Extent& extent = extents_[ExtentOf(slot.page)];
   if (!extent.draining) {

@@ -51,6 +51,8 @@ class Extents {
   bool CanEverFit(uint32_t length) const;
   // Takes the slot that the catalogue knows; false when it cannot be one.
   bool Restore(Slot slot);
+  // Whoever restores many asks the memory for all of them first.
+  void PrefetchForRestore(uint32_t page) const;
   // Never written, or written by a request that failed: free at once.
   void Free(Slot slot);
   // Was in the catalogue: free after the sync that follows (TakeQuarantined, then Free).
