@@ -4,7 +4,6 @@
 #include <ctime>
 #include <utility>
 
-#include "proto/clock.h"
 #include "proto/log.h"
 #include "proto/status.h"
 
@@ -20,6 +19,8 @@ constexpr absl::Duration kLookAtLeast = absl::Seconds(1);
 // Of a day's write budget, what may be spent in one burst.
 constexpr double kBurstShare = 1.0 / 24;
 constexpr double kSecondsPerDay = 86400;
+// Of the write rate, what may be written in one burst.
+constexpr double kBurstSeconds = 0.1;
 
 // Slots whose blocks are gone come free with the next commit.
 uint64_t InUse(const ColdFolderStats& stats) {
@@ -48,8 +49,10 @@ absl::StatusOr<std::unique_ptr<ColdTier>> ColdTier::Open(ColdTierOptions options
 
 ColdTier::ColdTier(ColdTierOptions options, std::unique_ptr<ColdStore> store)
     : options_(std::move(options)),
-      budget_left_(static_cast<double>(options_.write_budget_per_day) * kBurstShare),
-      budget_at_(Clock::Real()->Now()),
+      budget_(static_cast<double>(options_.write_budget_per_day) / kSecondsPerDay,
+              static_cast<double>(options_.write_budget_per_day) * kBurstShare),
+      pace_(static_cast<double>(options_.write_rate),
+            static_cast<double>(options_.write_rate) * kBurstSeconds),
       store_(std::move(store)) {
   clock_.Resume(store_->policy_clock());
   MutexLock lock(&loop_mutex_);
@@ -80,17 +83,14 @@ void ColdTier::Touch(std::span<const BlockKey> keys) {
   if (!keys.empty()) store_->Touch(keys, clock_.Moment());
 }
 
-bool ColdTier::WithinBudget() const {
-  return options_.write_budget_per_day == 0 || budget_left_.load(std::memory_order_relaxed) > 0;
-}
-
 bool ColdTier::Admits(TrafficClass traffic_class, bool seen_again) const {
   return AdmitsToSsd(traffic_class, seen_again, !full_.load(std::memory_order_relaxed)) &&
-         WithinBudget();
+         budget_.Wait() == absl::ZeroDuration();
 }
 
 void ColdTier::Store(ColdPut put) {
   const uint64_t bytes = put.value.size();
+  pace_.Spend(bytes);
   put.score += clock_.Now();
   if (options_.max_age > absl::ZeroDuration()) {
     put.expires_at =
@@ -101,7 +101,7 @@ void ColdTier::Store(ColdPut put) {
       wanted_length_.store(static_cast<uint32_t>(bytes), std::memory_order_relaxed);
       Wake();
     } else if (status.ok()) {
-      budget_left_.fetch_sub(static_cast<double>(bytes), std::memory_order_relaxed);
+      budget_.Spend(bytes);
       const uint64_t before = stored_since_look_.fetch_add(bytes, std::memory_order_relaxed);
       if (before / kLookEvery != (before + bytes) / kLookEvery) Wake();
     }
@@ -144,14 +144,6 @@ absl::StatusOr<uint64_t> ColdTier::CountBlocks(NamespaceId ns) {
 // --- The thread
 
 absl::Duration ColdTier::Work() {
-  const absl::Duration now = Clock::Real()->Now();
-  const double per_day = static_cast<double>(options_.write_budget_per_day);
-  const double refill = per_day * absl::ToDoubleSeconds(now - budget_at_) / kSecondsPerDay;
-  budget_at_ = now;
-  const double left = budget_left_.load(std::memory_order_relaxed);
-  const double room = per_day * kBurstShare - left;
-  budget_left_.fetch_add(std::min(refill, std::max(room, 0.0)), std::memory_order_relaxed);
-
   const uint32_t wanted = wanted_length_.exchange(0, std::memory_order_relaxed);
   bool any = false, full = true;
   double blocks = 0;

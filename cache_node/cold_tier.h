@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cache_node/background_loop.h"
+#include "cache_node/write_allowance.h"
 #include "proto/mutex.h"
 #include "storage/cold_store.h"
 #include "storage/frequency.h"
@@ -24,6 +25,7 @@ struct ColdTierOptions {
   Watermarks marks{.high = 0.95, .low = 0.93};  // of each folder's slots
   absl::Duration max_age;                       // blocks older than this expire; zero: never
   uint64_t write_budget_per_day = 0;            // bytes of blocks; 0: no bound
+  uint64_t write_rate = 0;                      // the same per second, of demotions
 };
 
 // Thread-safe. What blocks on the disk says so.
@@ -43,6 +45,8 @@ class ColdTier {
 
   // Whether a block of this kind would be written now: policy, budget and health.
   bool Admits(TrafficClass traffic_class, bool seen_again) const;
+  // How long the next demotion should wait for the sake of the rate; zero: not at all.
+  absl::Duration DemotionPause() const { return pace_.Wait(); }
   // ColdPut and ColdGet without what the tier knows itself; `put.score` is relative to now.
   // Put's answers: OK; anything else: no copy here.
   void Store(ColdPut put);
@@ -75,7 +79,6 @@ class ColdTier {
   // Whether anything was given up.
   bool KeepRoom(ColdFolder* folder);
   bool Recut(ColdFolder* folder, uint32_t length);
-  bool WithinBudget() const;
 
   const ColdTierOptions options_;
   std::vector<std::string> paths_;
@@ -84,9 +87,7 @@ class ColdTier {
   std::atomic<uint64_t> stored_since_look_{0};
   std::atomic<uint32_t> wanted_length_{0};  // a block of this length found no slot
   std::atomic<bool> full_{false};
-  // The write budget refills evenly; what is left of it may be spent at once.
-  mutable std::atomic<double> budget_left_{0};
-  absl::Duration budget_at_;  // of the loop's thread
+  WriteAllowance budget_, pace_;
   std::unique_ptr<ColdStore> store_;
   Mutex loop_mutex_;
   std::unique_ptr<BackgroundLoop> loop_ ABSL_GUARDED_BY(loop_mutex_);  // null at the end

@@ -23,7 +23,7 @@ absl::Duration Mover::Work() {
   const bool forgot = namespaces_->ForgetSome(store_);
   const bool tidied = store_->Tidy();
   if (forgot || tidied) return absl::ZeroDuration();
-  return store_->FillsWait() ? absl::Milliseconds(50) : absl::InfiniteDuration();
+  return store_->TidyAgainIn();
 }
 
 }  // namespace terrace

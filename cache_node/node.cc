@@ -118,6 +118,7 @@ class NodeImpl final : public Node {
   const NodeOptions options_;
   const NodeHooks hooks_;
   Clock* const clock_ = Clock::Real();
+  absl::Duration opened_at_;  // the ssd tier, by the clock
   const absl::Duration started_ = clock_->Now();
   // Later starts have larger ones.
   const uint64_t incarnation_ = static_cast<uint64_t>(absl::ToUnixMicros(absl::Now()));
@@ -188,6 +189,7 @@ absl::StatusOr<std::unique_ptr<ColdTier>> NodeImpl::OpenColdTier() {
   ColdTierOptions tier;
   tier.max_age = options_.ssd_max_age;
   tier.write_budget_per_day = options_.ssd_write_budget;
+  tier.write_rate = options_.ssd_write_rate;
   for (const SsdFolder& folder : folders) {
     ColdFolderOptions one;
     one.path = folder.path;
@@ -195,11 +197,13 @@ absl::StatusOr<std::unique_ptr<ColdTier>> NodeImpl::OpenColdTier() {
     if (folder.bytes == 0) {
       TERRACE_ASSIGN_OR_RETURN(one.budget_bytes, DefaultSsdBytes(folder.path));
     }
+    one.on_request = RequestTimes(folder.path, &registry_);
     one.cluster = kCluster;
     one.node = options_.node_id;
     tier.folders.push_back(std::move(one));
   }
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<ColdTier> opened, ColdTier::Open(std::move(tier)));
+  opened_at_ = clock_->Now();
   keeper_ = std::make_unique<NamespaceKeeper>(opened->paths());
   TERRACE_RETURN_IF_ERROR(namespaces_.KeepIn(keeper_.get()));
   return opened;
@@ -388,7 +392,9 @@ void NodeImpl::Collect(std::vector<MetricSample>* out) const {
   counter("terrace_transport_malformed_total", "Broken transport headers", {}, sum.malformed);
   gauge("terrace_transport_in_flight_bytes", "Payload handed to the wire", sum.payload_in_flight);
   CollectTiers(store_->Tiers(), out);
-  if (const ColdTier* cold = store_->cold()) CollectFolders(cold->FolderStats(), out);
+  if (const ColdTier* cold = store_->cold()) {
+    CollectFolders(cold->FolderStats(), options_.ssd_endurance, clock_->Now() - opened_at_, out);
+  }
 }
 
 // --- Ending

@@ -94,6 +94,12 @@ void AddFlags(Flags* flags, CommandLine* line) {
   flags->AddBytes("--ssd-write-budget", &o.ssd_write_budget,
                   "bytes per day that may be written to the ssd tier, 1/24 of it in one burst; "
                   "0: no bound");
+  flags->AddBytes("--ssd-write-rate", &o.ssd_write_rate,
+                  "bytes per second that leave host memory for the ssd tier, at most; what must "
+                  "leave sooner is not written; 0: no bound");
+  flags->AddBytes("--ssd-endurance", &o.ssd_endurance,
+                  "bytes that a device may be written in its life, as its maker says; gives the "
+                  "metric terrace_ssd_projected_life_seconds");
   flags->AddDuration("--ssd-max-age", &o.ssd_max_age,
                      "blocks leave the ssd tier this long after they were written; 0s: never");
   flags->AddBytes("--max-block-bytes", &o.max_block_bytes, "largest block that is accepted");

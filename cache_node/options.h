@@ -36,7 +36,9 @@ struct NodeOptions {
   uint64_t host_bytes = 1ULL << 30;
   std::vector<std::string> ssd;   // PATH[:BYTES] each (cache_node/ssd_folders.h)
   uint64_t ssd_write_budget = 0;  // bytes per day; 0: no bound
+  uint64_t ssd_write_rate = 0;    // bytes per second; 0: no bound
   absl::Duration ssd_max_age;     // zero: for ever
+  uint64_t ssd_endurance = 0;     // bytes that each device is rated for; 0: not told
   uint64_t max_block_bytes = kMaxBlockBytes;
   std::string transport = "auto";
   std::string node_id;  // default: the host's name

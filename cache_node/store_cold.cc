@@ -15,6 +15,7 @@ constexpr size_t kMostFills = 256;
 constexpr size_t kMostWaiters = 64;  // of one fill
 // How long a fill waits for the place of a block that has a copy; then any block gives way.
 constexpr absl::Duration kLongestWait = absl::Milliseconds(200);
+constexpr absl::Duration kLookForRoom = absl::Milliseconds(50);
 // Host memory on its way to the device; while reads wait, half of it, so that they come first.
 constexpr uint64_t kMostLeavingBytes = 64 << 20;
 constexpr size_t kMostLeaving = 512;
@@ -114,9 +115,14 @@ void StoreImpl::EndWaitingFill(const std::shared_ptr<FillJob>& job) {
   for (FillWaiter& waiter : waiters) waiter(Acquire(job->key));
 }
 
-bool StoreImpl::FillsWait() const {
-  MutexLock lock(&fills_mutex_);
-  return !waiting_fills_.empty();
+absl::Duration StoreImpl::TidyAgainIn() const {
+  if (cold_ == nullptr) return absl::InfiniteDuration();
+  {
+    MutexLock lock(&fills_mutex_);
+    if (!waiting_fills_.empty()) return kLookForRoom;
+  }
+  const absl::Duration pause = cold_->DemotionPause();
+  return pause > absl::ZeroDuration() ? pause : absl::InfiniteDuration();
 }
 
 // Fills take room as puts do; whoever tidies learns of puts from those who make them.
@@ -216,7 +222,8 @@ bool StoreImpl::DemoteSome(uint64_t to_free) {
   };
   to_free -= std::min(to_free, leaving().bytes);
   bool any = false;
-  while (to_free > 0) {
+  // Over the rate, blocks stay as long as there is room for others.
+  while (to_free > 0 && cold_->DemotionPause() == absl::ZeroDuration()) {
     const Leaving now = leaving();
     if (now.bytes >= bound.bytes || now.blocks >= bound.blocks) break;
     const auto jobs = ChooseLeaving(std::min(to_free, bound.bytes - now.bytes),

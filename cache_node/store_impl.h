@@ -54,7 +54,7 @@ class StoreImpl final : public TieredStore {
   bool Evict(const BlockKey& key) override;
   uint64_t Forget(NamespaceId ns, uint64_t limit) override;
   bool Tidy() override;
-  bool FillsWait() const override;
+  absl::Duration TidyAgainIn() const override;
   void SetRoomListener(std::function<void()> listener) override;
   void CloseColdTier(absl::Duration timeout) override;
   std::optional<ResidentBlock> Find(const BlockKey& key) const override;

@@ -56,6 +56,20 @@ double IsHealth(const ColdFolderStats& folder, FolderHealth health) {
 
 }  // namespace
 
+std::function<void(IoKind, absl::Duration)> RequestTimes(const std::string& folder,
+                                                         MetricRegistry* registry) {
+  const std::vector<double> bounds = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01,
+                                      0.02,   0.05,   0.1,    0.2,   0.5,   1,     5};
+  const auto add = [&](const char* kind) {
+    return registry->AddHistogram("terrace_ssd_request_seconds",
+                                  "Time of a block's read or write, commit included", bounds,
+                                  {{"folder", folder}, {"kind", kind}});
+  };
+  return [read = add("read"), write = add("write")](IoKind kind, absl::Duration took) {
+    (kind == IoKind::kRead ? read : write)->Observe(absl::ToDoubleSeconds(took));
+  };
+}
+
 void CollectTiers(const std::vector<TierStats>& tiers, std::vector<MetricSample>* out) {
   std::vector<MetricLabels> labels;
   for (const TierStats& tier : tiers) labels.push_back({{"tier", ToString(tier.tier)}});
@@ -105,7 +119,8 @@ void CollectTiers(const std::vector<TierStats>& tiers, std::vector<MetricSample>
               });
 }
 
-void CollectFolders(const std::vector<ColdFolderStats>& folders, std::vector<MetricSample>* out) {
+void CollectFolders(const std::vector<ColdFolderStats>& folders, uint64_t endurance,
+                    absl::Duration up, std::vector<MetricSample>* out) {
   std::vector<MetricLabels> labels;
   for (const ColdFolderStats& folder : folders) labels.push_back({{"folder", folder.path}});
   Samples samples(labels, out);
@@ -134,6 +149,13 @@ void CollectFolders(const std::vector<ColdFolderStats>& folders, std::vector<Met
               [&](size_t i) { return static_cast<double>(folders[i].extents.set_aside_bytes); });
   samples.Add(false, "terrace_ssd_healthy", "1: reads and writes go on",
               [&](size_t i) { return IsHealth(folders[i], FolderHealth::kHealthy); });
+  if (endurance > 0) {
+    samples.Add(false, "terrace_ssd_projected_life_seconds",
+                "How long a new device would last at the pace since the start", [&](size_t i) {
+                  const auto written = static_cast<double>(folders[i].device_bytes_written);
+                  return static_cast<double>(endurance) / written * absl::ToDoubleSeconds(up);
+                });
+  }
   for (size_t i = 0; i < folders.size(); ++i) {
     for (const ArenaStats::Class& size : folders[i].extents.sizes) {
       MetricLabels slot = labels[i];

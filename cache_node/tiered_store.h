@@ -215,8 +215,8 @@ class TieredStore {
   // One round of background work: evict from above the high mark down to the low mark, by way of
   // the ssd tier where there is one. Returns whether anything was done.
   virtual bool Tidy() = 0;
-  // Fills wait for room: Tidy is to be called again soon.
-  virtual bool FillsWait() const = 0;
+  // When to call Tidy again without being told: fills wait for room, or demotions for their turn.
+  virtual absl::Duration TidyAgainIn() const = 0;
   // Told, on any thread, when a block has left for the ssd tier and Tidy may have more to do.
   // Empty: nobody; after that return the last one is not called any more.
   virtual void SetRoomListener(std::function<void()> listener) = 0;

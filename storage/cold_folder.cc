@@ -68,6 +68,9 @@ void ColdFolder::Finish(ColdOperation* operation, const absl::Status& status) {
     MutexLock lock(&mutex_);
     answer = !std::exchange(operation->answered, true);
   }
+  if (options_.on_request) {
+    options_.on_request(operation->kind, options_.clock->Now() - operation->started);
+  }
   if (answer) operation->done(status);
   operation->Release();
   {

@@ -45,8 +45,10 @@ struct ColdFolderOptions {
   absl::Duration deadline = absl::Seconds(5);  // of a request to the device
   Clock* clock = Clock::Real();
   std::function<int64_t()> unix_seconds;  // empty: the system's
-  std::unique_ptr<FileIo> io;             // null: the real one
-  rocksdb::Env* env = nullptr;            // null: the real one
+  // Told how long each block's read or write took, commit included; on any thread. Or empty.
+  std::function<void(IoKind kind, absl::Duration took)> on_request;
+  std::unique_ptr<FileIo> io;   // null: the real one
+  rocksdb::Env* env = nullptr;  // null: the real one
 };
 
 // Of the budget, the part that the catalogue may take.

@@ -6,6 +6,7 @@
 #include "cache_node/namespace_keeper.h"
 #include "cache_node/namespace_table.h"
 #include "cache_node/ssd_folders.h"
+#include "cache_node/tier_metrics.h"
 #include "storage/faulty_file_io.h"
 #include "tests/cache_node/store_test_util.h"
 #include "tests/storage/cold_support.h"
@@ -342,6 +343,61 @@ TEST(StoreCold, PolicyAndBudgetDecideWhatIsWritten) {
   PutMany(store.get(), &room, 0, 300);
   EXPECT_GT(store->Stats().not_admitted, 0);
   EXPECT_LT(store->Tiers()[1].blocks, 100);
+}
+
+TEST(StoreCold, OverTheRateBlocksWaitInHostMemoryForTheirTurn) {
+  TempFolder folder;
+  const std::string path = folder.path() + "/ssd";
+  const auto store = MakeStore(OpenTier(path, nullptr, {.write_rate = 1}));
+  EXPECT_EQ(store->TidyAgainIn(), absl::InfiniteDuration());
+  Room room(store.get());
+  PutMany(store.get(), &room, 0, 300);
+  const TierStats host = store->Stats();
+  EXPECT_GT(host.demoted, 0);
+  EXPECT_LE(host.demoted, 32) << "one round";
+  EXPECT_GT(host.evicted_for_space, 0) << "what had to leave";
+  EXPECT_GT(host.occupied_bytes, 7 * kMiB) << "as many as there is room for";
+  EXPECT_GT(store->TidyAgainIn(), absl::Seconds(10));
+  EXPECT_LT(store->TidyAgainIn(), absl::InfiniteDuration());
+  // The end does not wait.
+  store->CloseColdTier(absl::Seconds(20));
+  EXPECT_GE(OpenTier(path)->FolderStats()[0].blocks, host.blocks);
+}
+
+TEST(StoreCold, TellsHowLongEachRequestTook) {
+  TempFolder folder;
+  MetricRegistry registry;
+  ColdFolderOptions options = testing::SmallFolder(folder.path() + "/ssd");
+  options.on_request = RequestTimes("f", &registry);
+  ColdTierOptions tier;
+  tier.folders.push_back(std::move(options));
+  auto opened = ColdTier::Open(std::move(tier)).value();
+  ASSERT_TRUE(opened->store().WaitUntilLoaded(absl::Seconds(20)).ok());
+  const auto store = MakeStore(std::move(opened));
+  Room room(store.get());
+  PutMany(store.get(), &room, 0, 300);
+  EXPECT_TRUE(IsIntact(Read(store.get(), TestKey(0)), TestKey(0)));
+  const auto values = registry.Values();
+  const auto count = [&](const std::string& kind) {
+    return values.at("terrace_ssd_request_seconds_count{folder=\"f\",kind=\"" + kind + "\"}");
+  };
+  EXPECT_EQ(count("read"), 1);
+  EXPECT_EQ(count("write"), static_cast<double>(store->Stats().demoted));
+}
+
+TEST(StoreCold, ProjectsTheLifeOfADevice) {
+  ColdFolderStats folder;
+  folder.path = "f";
+  folder.device_bytes_written = 1000;
+  const auto life = [&](uint64_t endurance) {
+    std::vector<MetricSample> samples;
+    CollectFolders({folder}, endurance, absl::Seconds(10), &samples);
+    const auto found =
+        std::ranges::find(samples, "terrace_ssd_projected_life_seconds", &MetricSample::name);
+    return found == samples.end() ? -1 : found->value;
+  };
+  EXPECT_EQ(life(50'000), 500);
+  EXPECT_EQ(life(0), -1) << "nobody told";
 }
 
 // --- Namespaces and flags
