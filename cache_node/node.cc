@@ -3,6 +3,7 @@
 #include <atomic>
 #include <fstream>
 
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "cache_node/address.h"
 #include "cache_node/background_loop.h"
@@ -212,7 +213,10 @@ absl::StatusOr<std::unique_ptr<ColdTier>> NodeImpl::OpenColdTier() {
 absl::Status NodeImpl::StartStore() {
   TieredStoreOptions store;
   absl::StatusOr<std::unique_ptr<ColdTier>> cold = OpenColdTier();
-  if (!cold.ok()) return WithFlag("--ssd", cold.status());
+  if (!cold.ok()) {
+    const absl::string_view message = absl::StripPrefix(cold.status().message(), "ssd: ");
+    return WithFlag("--ssd", absl::Status(cold.status().code(), message));
+  }
   store.host_bytes = options_.host_bytes;
   store.max_block_bytes = static_cast<uint32_t>(options_.max_block_bytes);
   store.progress = hooks_.progress;

@@ -111,7 +111,7 @@ void ColdFolder::Find(std::span<const BlockKey> keys, std::span<ColdBlock> block
     const uint64_t fingerprint = table_.Fingerprint(keys[i]);
     const Index index = table_.Find(fingerprint);
     if (index == ColdTable::kNone) {
-      const bool unknown = !loaded_ && !deleted_while_loading_.contains(fingerprint);
+      const bool unknown = LoadingLocked() && !deleted_while_loading_.contains(fingerprint);
       if (unknown) blocks[i].presence = Presence::kAskAgain;
       continue;
     }
@@ -180,6 +180,7 @@ void ColdFolder::ProveExisting(ColdWrite* write) {
 absl::StatusOr<std::unique_ptr<ColdWrite>> ColdFolder::BeginPutLocked(
     ColdPut* put, const EnvelopeView& envelope, std::unique_ptr<HeaderWrite>* header) {
   TERRACE_RETURN_IF_ERROR(AdmitLocked(IoKind::kWrite));
+  if (load_failed_) return absl::UnavailableError("ssd: loading failed");
   if (!loaded_) return absl::ResourceExhaustedError("ssd: the folder is loading");
   const uint64_t fingerprint = table_.Fingerprint(put->key);
   BlockRecord record;
@@ -298,7 +299,7 @@ void ColdFolder::Get(ColdGet get) {
     const Index index = table_.Find(table_.Fingerprint(get.key));
     if (!status.ok()) {
       stats_.gets_failed += 1;
-    } else if (index == ColdTable::kNone && !loaded_) {
+    } else if (index == ColdTable::kNone && LoadingLocked()) {
       status = absl::UnavailableError("ssd: the folder is loading; ask again");
     } else if (index == ColdTable::kNone || table_[index].phase != ColdPhase::kHere ||
                ExpiredLocked(table_[index], options_.unix_seconds())) {
@@ -409,7 +410,7 @@ absl::Status ColdFolder::Delete(std::span<const BlockKey> keys, ColdLeave why) {
         const Index index = table_.Find(fingerprint);
         if (index == ColdTable::kNone) {
           if (loaded_) continue;
-          deleted_while_loading_.insert(fingerprint);
+          if (LoadingLocked()) deleted_while_loading_.insert(fingerprint);
           unloaded.push_back(key);
         } else if (table_[index].phase == ColdPhase::kWriting) {
           table_[index].doomed = 1;
@@ -565,7 +566,7 @@ ColdFolderStats ColdFolder::Stats() const {
   stats.memory_bytes += table_.bytes() + extents_.bookkeeping_bytes();
   if (stats.overdue > 0) {
     stats.health = FolderHealth::kHangs;
-  } else if (catalogue_full_ || writes_resume_ > options_.clock->Now()) {
+  } else if (load_failed_ || catalogue_full_ || writes_resume_ > options_.clock->Now()) {
     stats.health = FolderHealth::kWritesFail;
   }
   return stats;

@@ -95,7 +95,8 @@ class ColdFolder {
   }
   // OK when all that was acknowledged before the call is durable. DeadlineExceeded.
   absl::Status WaitForCommit(absl::Duration timeout);
-  // OK when the table is loaded, DeadlineExceeded while it is not.
+  // OK when the table is loaded, DeadlineExceeded while it is not, DataLoss when that failed: then
+  // what was loaded is here, the rest is a miss, and nothing is written until the next start.
   absl::Status WaitUntilLoaded(absl::Duration timeout);
 
   // Kept with the folder: written within ten seconds and at the end.
@@ -193,6 +194,10 @@ class ColdFolder {
   absl::Status AddFound(std::span<const std::pair<BlockKey, BlockRecord>> found);
   absl::Status RebuildExtent(uint32_t extent, const ExtentHeader& header);
   bool Ending() const;
+  // A key that is not in the table may yet come.
+  bool LoadingLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !loaded_ && !load_failed_;
+  }
 
   ColdFolderOptions options_;
   const FolderLock lock_;
@@ -208,6 +213,7 @@ class ColdFolder {
   std::vector<uint32_t> free_inline_ ABSL_GUARDED_BY(mutex_);
   uint32_t next_inline_ ABSL_GUARDED_BY(mutex_) = 0;
   bool loaded_ ABSL_GUARDED_BY(mutex_) = false;
+  bool load_failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool rebuild_ = false;  // before the threads start, and by the loader
   absl::flat_hash_set<uint64_t> deleted_while_loading_ ABSL_GUARDED_BY(mutex_);
   std::list<ColdOperation*> in_flight_ ABSL_GUARDED_BY(mutex_);  // oldest first
@@ -233,6 +239,7 @@ class ColdFolder {
   bool writer_ending_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t overdue_reads_ ABSL_GUARDED_BY(mutex_) = 0;  // of stats_.overdue
 
+  bool reserve_told_ = false;  // of the keeper: that the device has no room for more extents
   std::thread loader_, writer_, keeper_;
 };
 

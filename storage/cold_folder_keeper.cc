@@ -251,7 +251,16 @@ bool ColdFolder::AddExtent() {
   std::error_code error;
   const auto space = std::filesystem::space(options_.path, error);
   const uint64_t reserve = DeviceReserve(space.capacity);
-  if (error || space.available < reserve + identity_.extent_bytes) return false;
+  if (error) return false;
+  if (space.available < reserve + identity_.extent_bytes) {
+    if (!std::exchange(reserve_told_, true)) {
+      Log(LogLevel::kWarning, "ssd",
+          "{}: stays at {} of {} extents: the device has {} bytes free, of which {} stay so",
+          options_.path, number, max_extents_, space.available, reserve);
+    }
+    return false;
+  }
+  reserve_told_ = false;
   const absl::StatusOr<int> file = options_.io->Open(ExtentPath(number), identity_.extent_bytes);
   if (!file.ok()) {
     Log(LogLevel::kWarning, "ssd", "{}: extent {} of {}: {}", options_.path, number + 1,

@@ -267,6 +267,9 @@ void ColdFolder::Load() {
     Log(LogLevel::kError, "ssd", "{}: loading failed, no writes until the next start: {}",
         options_.path, loaded.ToString());
     if (absl::IsDataLoss(loaded)) MarkForRebuild().IgnoreError();
+    MutexLock lock(&mutex_);
+    load_failed_ = true;
+    changed_.SignalAll();
     return;
   }
   std::error_code error;
@@ -459,6 +462,7 @@ absl::Status ColdFolder::WaitUntilLoaded(absl::Duration timeout) {
   const absl::Duration end = options_.clock->Now() + timeout;
   MutexLock lock(&mutex_);
   while (!loaded_) {
+    if (load_failed_) return absl::DataLossError("ssd: loading failed; the log says why");
     const absl::Duration left = end - options_.clock->Now();
     if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("ssd: still loading");
     changed_.WaitWithTimeout(&mutex_, left);

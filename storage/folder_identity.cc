@@ -81,12 +81,14 @@ absl::StatusOr<FolderIdentity> ParseIdentity(std::string_view text) {
   for (const std::string_view name : kNames) {
     const size_t end = text.find('\n');
     if (end == std::string_view::npos || !text.starts_with(name) || text[name.size()] != ' ') {
-      return absl::DataLossError(fmt::format("ssd: identity: the line '{} ...' is missing", name));
+      return absl::DataLossError(fmt::format("the line '{} ...' is missing", name));
     }
     values.push_back(text.substr(name.size() + 1, end - name.size() - 1));
     if (name == "format" && values[0] != kFormat) {
       return absl::FailedPreconditionError(
-          fmt::format("ssd: the folder has format {}; this build knows {}", values[0], kFormat));
+          fmt::format("it is of format {}, this build knows {}: start the build that wrote it, or "
+                      "name an empty folder",
+                      values[0], kFormat));
     }
     text.remove_prefix(end + 1);
   }
@@ -99,14 +101,16 @@ absl::StatusOr<FolderIdentity> ParseIdentity(std::string_view text) {
   if (!text.empty() || !IsName(identity.cluster) || !IsName(identity.node) ||
       !number(values[3], 16, &identity.folder_id) ||
       !number(values[4], 10, &identity.extent_bytes)) {
-    return absl::DataLossError("ssd: identity: a value is not understood");
+    return absl::DataLossError("a value is not understood");
   }
   return identity;
 }
 
 absl::StatusOr<FolderLock> FolderLock::Take(const std::string& folder) {
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
+  // What is in it is the tenants': nobody else looks into a folder that is made here.
+  const bool made = std::filesystem::create_directories(folder, error);
+  if (made) std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
   if (error) return FileError("making", folder, error.value());
   const std::string path = folder + "/" + kLockFile;
   const int fd = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
@@ -137,13 +141,17 @@ absl::StatusOr<FolderIdentity> ClaimFolder(const std::string& folder,
   }
   std::stringstream text;
   text << file.rdbuf();
-  TERRACE_ASSIGN_OR_RETURN(FolderIdentity found, ParseIdentity(text.str()));
-  if (found.cluster != wanted.cluster || found.node != wanted.node) {
+  absl::StatusOr<FolderIdentity> found = ParseIdentity(text.str());
+  if (!found.ok()) {
+    return absl::Status(found.status().code(),
+                        fmt::format("ssd: {}: {}", path, std::string(found.status().message())));
+  }
+  if (found->cluster != wanted.cluster || found->node != wanted.node) {
     return absl::FailedPreconditionError(
         fmt::format("ssd: {} belongs to node {} of cluster {}, not to node {} of cluster {}",
-                    folder, found.node, found.cluster, wanted.node, wanted.cluster));
+                    folder, found->node, found->cluster, wanted.node, wanted.cluster));
   }
-  return found;
+  return *found;
 }
 
 }  // namespace terrace

@@ -184,6 +184,47 @@ TEST(ColdFolder, RefusesForeignFoldersAndLaterFormats) {
   EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("format 2"));
 }
 
+// Opening reads little of a catalogue; what is broken in it shows while it is loaded.
+TEST(ColdFolder, ACatalogueFoundBrokenWhileLoadingCostsWritesUntilTheNextStart) {
+  TempFolder temp;
+  for (int start = 0; start < 2; ++start) {  // the second makes files of the log
+    auto folder = OpenLoaded(SmallFolder(temp.path()));
+    for (uint64_t i = 0; i < 1000 && start == 0; ++i) {
+      TestBlock block(KeyOf(i), kLength);
+      const absl::Status put = PutAndWait(*folder, block);
+      ASSERT_TRUE(put.ok() || absl::IsResourceExhausted(put)) << put;
+    }
+  }
+  for (const auto& file : std::filesystem::directory_iterator(temp.path() + "/catalogue")) {
+    if (file.path().extension() != ".sst") continue;
+    std::fstream bytes(file.path());
+    bytes.seekp(100);
+    bytes << "not what was here";
+  }
+  {
+    auto folder = ColdFolder::Open(SmallFolder(temp.path())).value();
+    EXPECT_TRUE(absl::IsDataLoss(folder->WaitUntilLoaded(absl::Seconds(20))));
+    EXPECT_EQ(folder->Stats().health, FolderHealth::kWritesFail);
+    ColdBlock found;
+    const BlockKey stranger = KeyOf(5000);
+    folder->Find({&stranger, 1}, {&found, 1});
+    EXPECT_EQ(found.presence, Presence::kAbsent) << "nobody waits for what does not come";
+    TestBlock block(KeyOf(5000), kLength);
+    EXPECT_TRUE(absl::IsUnavailable(PutAndWait(*folder, block)));
+  }
+  auto folder = OpenLoaded(SmallFolder(temp.path()));
+  ASSERT_NE(folder, nullptr);
+  EXPECT_GT(folder->Stats().blocks, 0) << "rebuilt from the extents";
+  EXPECT_EQ(GetAndCheck(*folder, KeyOf(0)), absl::OkStatus());
+}
+
+TEST(ColdFolder, AFolderThatIsMadeHereIsItsOwnersAlone) {
+  TempFolder temp;
+  const std::string path = temp.path() + "/new/ssd";
+  ASSERT_NE(OpenLoaded(SmallFolder(path)), nullptr);
+  EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms::owner_all);
+}
+
 TEST(ColdFolder, LostCatalogueIsRebuiltFromTheExtents) {
   TempFolder temp;
   {
