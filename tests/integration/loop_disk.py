@@ -1,7 +1,6 @@
 """An ext4 of its own on a loop device, which can lose power, freeze and fill up."""
 import fcntl
 import os
-import signal
 import subprocess
 
 from soak_support import Failure, wait_until
@@ -25,9 +24,6 @@ class LoopDisk:
         self.image = folder / "image"
         self.device = None
         self.mounted = self.frozen = False
-        # Whoever ends the soak ends it by an exception, so that nothing stays mounted.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        signal.signal(signal.SIGHUP, signal.default_int_handler)
         with open(self.image, "wb") as file:
             file.truncate(mebibytes << 20)
         self.mount_point.mkdir()
