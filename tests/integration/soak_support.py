@@ -4,15 +4,19 @@ import json
 import os
 import pathlib
 import random
+import re
 import select
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
+INTERRUPTED = 130  # a program's exit code
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Failure(Exception):
@@ -97,12 +101,24 @@ class Node:
         said = dict(p.split("=", 1) for p in ready.split() if "=" in p)
         self.address, self.http = said["control"], said["http"]
 
-    def ask(self, what):
-        command = [self.bin / "terracectl", "--address", self.address, "--json", what]
+    def ask(self, *what):
+        command = [self.bin / "terracectl", "--address", self.address, "--json", *what]
         out = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         if out.returncode != 0:
             raise Failure(f"the node does not answer: {out.stderr.strip()}")
-        return json.loads(out.stdout)
+        return json.loads(out.stdout.splitlines()[-1])  # before it: progress
+
+    def metric(self, name, **labels):
+        """The sum of all samples of that name that carry these labels."""
+        wanted = {f'{label}="{value}"' for label, value in labels.items()}
+        try:
+            with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=20) as page:
+                lines = page.read().decode().splitlines()
+        except OSError as error:
+            raise Failure(f"the node does not answer: {error}") from error
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines
+                   if re.split("[{ ]", line, maxsplit=1)[0] == name
+                   and all(label in line for label in wanted))
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.program.process.pid}/fd"))
@@ -124,6 +140,34 @@ class Node:
         self.end()
         return code
 
+    def end(self, number=signal.SIGKILL):
+        self.program.end(number)
+
+
+class Load:
+    """terrace-load at work on a node."""
+
+    def __init__(self, node, report, *options):
+        self.report_path = report
+        self.program = Program([node.bin / "terrace-load", "--address", node.address,
+                                "--json", report, *options])
+
+    def running(self):
+        return self.program.process.poll() is None
+
+    def report(self):
+        """What it found, after it has ended or was interrupted; Failure where bytes were wrong or
+        requests failed. How late answers came is not judged here."""
+        code = self.program.process.wait(20)
+        said = self.program.rest()
+        self.end()
+        if code not in (0, 1, INTERRUPTED):
+            raise Failure(f"terrace-load ended with {code}: {said}")
+        found = json.loads(self.report_path.read_text())
+        if found["wrong_bytes"] or found["errors"] or found["unreachable"]:
+            raise Failure(f"terrace-load: not all is well: {found}")
+        return found
+
     def end(self):
         self.program.end()
 
@@ -137,7 +181,7 @@ def finish(result, path):
     return 1 if result["failed"] else 0
 
 
-def soak_options(text, short):
+def soak_parser(text, short):
     parser = argparse.ArgumentParser(description=text,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help=short)
@@ -147,7 +191,21 @@ def soak_options(text, short):
                                          "temporary files)")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin",
                         help="folder of the programs")
-    return parser.parse_args()
+    return parser
+
+
+def soak_options(text, short):
+    return soak_parser(text, short).parse_args()
+
+
+def ignore_interrupts():
+    for number in INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def interrupt(_number, _frame):
+    ignore_interrupts()  # one is enough: what follows is the clean-up
+    raise KeyboardInterrupt
 
 
 def run_soak(name, soak_class, arguments, skip="", keep=False):
@@ -160,8 +218,8 @@ def run_soak(name, soak_class, arguments, skip="", keep=False):
         return SKIPPED
     print(f"soak {name}: seed {arguments.seed}", flush=True)
     # Whoever ends the soak ends it by an exception, so that nothing stays running or mounted.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    for number in INTERRUPTS:
+        signal.signal(number, interrupt)
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"terrace-{name}-", dir=arguments.folder))
     soak = soak_class(arguments, folder)
     try:
@@ -172,6 +230,7 @@ def run_soak(name, soak_class, arguments, skip="", keep=False):
     except KeyboardInterrupt:
         soak.result["failed"] = "interrupted"
     finally:
+        ignore_interrupts()
         soak.end()
         if keep and soak.result.get("failed") not in ("", "interrupted"):
             soak.result["kept"] = str(folder)
