@@ -10,68 +10,35 @@ In the end the node's sessions, connections, leases, reservations and descriptor
 were, and its memory has not grown. Exit 0 when all of that holds. The seed reproduces the moments
 of the kills.
 """
-import argparse
 import json
-import os
-import pathlib
 import random
 import select
 import signal
-import subprocess
 import sys
 import time
 
-from soak_support import Failure, Program, ROOT, finish, wait_until
+from soak_support import Failure, Node, Program, run_soak, soak_options, wait_until
 
 PARALLEL_VICTIMS = 3
 SETTLE_SECONDS = 15
 RSS_SLACK_BYTES = 48 << 20
 
 
-class Node:
-    """terraced, and what can be seen of it from outside."""
-
-    def __init__(self, bin_folder, host_bytes):
-        self.bin = bin_folder
-        self.program = Program([bin_folder / "terraced", "--transport", "tcp",
-                                "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
-                                "--host-bytes", host_bytes])
-        ready = self.program.line("terraced ready", 120)
-        self.address = dict(p.split("=", 1) for p in ready.split() if "=" in p)["control"]
-
-    def ask(self, what):
-        command = [self.bin / "terracectl", "--address", self.address, "--json", what]
-        out = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-        if out.returncode != 0:
-            raise Failure(f"the node does not answer: {out.stderr.strip()}")
-        return json.loads(out.stdout)
-
-    def puts_aborted(self):
-        return sum(int(tier.get("puts_aborted", 0)) for tier in self.ask("tiers")["tiers"])
+class Soak:
+    def __init__(self, arguments, folder):
+        self.random = random.Random(arguments.seed)
+        self.kills = 60 if arguments.short else 3000
+        self.bin, self.log = arguments.bin, folder / "node.log"
+        self.node = None
+        self.result = {"seed": arguments.seed, "kills": 0}
 
     def status(self):
-        status = self.ask("status")
+        status = self.node.ask("status")
         return {name: int(status.get(name, 0))
                 for name in ("sessions", "connections", "leases", "reservations")}
 
-    def descriptors(self):
-        return len(os.listdir(f"/proc/{self.program.process.pid}/fd"))
-
-    def resident_bytes(self):
-        text = pathlib.Path(f"/proc/{self.program.process.pid}/statm").read_text()
-        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    def alive(self):
-        return self.program.process.poll() is None
-
-
-class Soak:
-    def __init__(self, arguments):
-        self.random = random.Random(arguments.seed)
-        self.kills = 60 if arguments.short else 3000
-        self.bin = pathlib.Path(arguments.bin)
-        self.node = Node(self.bin, "256MiB")
-        self.result = {"seed": arguments.seed, "kills": 0}
+    def puts_aborted(self):
+        return sum(int(tier.get("puts_aborted", 0)) for tier in self.node.ask("tiers")["tiers"])
 
     def client(self, *options):
         return Program([self.bin / "soak_client", "--address", self.node.address, *options])
@@ -101,10 +68,10 @@ class Soak:
     def settled(self, baseline):
         """Everything that belongs to dead clients is given back."""
         def same():
-            return self.node.status() == baseline["status"] and \
+            return self.status() == baseline["status"] and \
                 self.node.descriptors() <= baseline["descriptors"]
         wait_until(same, SETTLE_SECONDS,
-                   f"{self.node.status()}, {self.node.descriptors()} descriptors, where "
+                   f"{self.status()}, {self.node.descriptors()} descriptors, where "
                    f"{baseline['status']}, {baseline['descriptors']} were")
 
     def freeze_client(self, baseline):
@@ -119,9 +86,9 @@ class Soak:
     def freeze_node(self):
         probe = self.client("--seed", "8", "--block-bytes", "256KiB", "--seconds", "8")
         probe.line("running", 20)
-        self.node.program.send(signal.SIGSTOP)
+        self.node.send(signal.SIGSTOP)
         select.poll().poll(4000)
-        self.node.program.send(signal.SIGCONT)
+        self.node.send(signal.SIGCONT)
         report = json.loads(probe.line("{", 30))
         probe.end()
         self.result["frozen_node_probe"] = report
@@ -131,11 +98,12 @@ class Soak:
             raise Failure(f"after the node froze: {report}")
 
     def run(self):
+        self.node = Node(self.bin, self.log, "--host-bytes", "256MiB")
         # One round first, so that lazily made things are part of the baseline.
         self.kill_clients(2 * PARALLEL_VICTIMS)
-        wait_until(lambda: self.node.status()["sessions"] == 0, SETTLE_SECONDS, "idle node")
+        wait_until(lambda: self.status()["sessions"] == 0, SETTLE_SECONDS, "idle node")
         self.result["kills"] = 0
-        idle = {"status": self.node.status(), "descriptors": self.node.descriptors()}
+        idle = {"status": self.status(), "descriptors": self.node.descriptors()}
         rss_before = self.node.resident_bytes()
         witness = self.client("--seed", "1", "--block-bytes", "256KiB", "--witness")
         witness.line("running", 20)
@@ -148,7 +116,7 @@ class Soak:
             raise Failure(f"the witness noticed: {report}")
         self.settled(idle)
         # Proof that the kills struck while blocks were being written.
-        self.result["puts_aborted"] = self.node.puts_aborted()
+        self.result["puts_aborted"] = self.puts_aborted()
         if self.result["puts_aborted"] == 0:
             raise Failure("no kill struck a put: the soak tested nothing")
         self.result["rss_growth_bytes"] = self.node.resident_bytes() - rss_before
@@ -157,30 +125,17 @@ class Soak:
         self.freeze_client(idle)
         self.freeze_node()
         self.settled(idle)
-        self.node.program.end(signal.SIGTERM)
-        self.result["exit_code"] = self.node.program.process.returncode
+        self.result["exit_code"] = self.node.stop(20)
         if self.result["exit_code"] != 0:
             raise Failure(f"the node ended with {self.result['exit_code']}")
 
+    def end(self):
+        if self.node is not None:
+            self.node.end()
+
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="60 kills")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--bin", default=ROOT / "build/release/bin", help="folder of the programs")
-    arguments = parser.parse_args()
-    print(f"soak clients: seed {arguments.seed}", flush=True)
-    soak = Soak(arguments)
-    try:
-        soak.run()
-        soak.result["failed"] = ""
-    except (Failure, subprocess.TimeoutExpired) as failure:
-        soak.result["failed"] = str(failure)
-    finally:
-        soak.node.program.end()
-    return finish(soak.result, arguments.json)
+    return run_soak("clients", Soak, soak_options(__doc__, "60 kills"))
 
 
 if __name__ == "__main__":

@@ -6,14 +6,11 @@ works during loading. After each the store opens, every block that was acknowled
 deleted since is there in its version, and no byte is wrong (tests/storage/cold_oracle.h). The
 seed reproduces the moments of the kills.
 """
-import pathlib
 import random
-import shutil
 import signal
 import sys
-import tempfile
 
-from soak_support import ColdChild, Failure, finish, pause_ms, soak_options
+from soak_support import ColdChild, Failure, pause_ms, run_soak, soak_options
 
 
 class Soak:
@@ -62,25 +59,12 @@ class Soak:
         self.result["last"] = self.child.expect(last, "checked")
         last.end()
 
+    def end(self):
+        self.child.end()
+
 
 def main():
-    arguments = soak_options(__doc__, "20 kills")
-    print(f"soak crash: seed {arguments.seed}", flush=True)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="terrace-crash-", dir=arguments.folder))
-    soak = Soak(arguments, folder)
-    try:
-        soak.run()
-        soak.result["failed"] = ""
-        shutil.rmtree(folder)
-    except Failure as failure:
-        soak.result["failed"] = f"{failure} (all files are kept in {folder})"
-    except KeyboardInterrupt:
-        soak.result["failed"] = "interrupted"
-        soak.child.end()
-        shutil.rmtree(folder)
-    finally:
-        soak.child.end()
-    return finish(soak.result, arguments.json)
+    return run_soak("crash", Soak, soak_options(__doc__, "20 kills"), keep=True)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,11 @@ acknowledged as durable is there and writes go on without a restart (but for the
 system). Without root and loop devices the second half is skipped. --short: 1.3 s a fault.
 """
 import json
-import pathlib
-import shutil
 import subprocess
 import sys
-import tempfile
 
 from loop_disk import LoopDisk, why_not
-from soak_support import Failure, Program, finish, soak_options, wait_until
+from soak_support import Failure, Program, run_soak, soak_options, wait_until
 
 DISK_MEBIBYTES = 160
 LATEST_MS = 1500  # an answer, where the deadline is a second and looked at now and then
@@ -165,21 +162,7 @@ class Soak:
 
 
 def main():
-    arguments = soak_options(__doc__, "1.3 s per fault")
-    print(f"soak disk: seed {arguments.seed}", flush=True)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="terrace-disk-", dir=arguments.folder))
-    soak = Soak(arguments, folder)
-    try:
-        soak.run()
-        soak.result["failed"] = ""
-    except (Failure, subprocess.TimeoutExpired) as failure:
-        soak.result["failed"] = str(failure)
-    except KeyboardInterrupt:
-        soak.result["failed"] = "interrupted"
-    finally:
-        soak.end()
-        shutil.rmtree(folder)
-    return finish(soak.result, arguments.json)
+    return run_soak("disk", Soak, soak_options(__doc__, "1.3 s per fault"))
 
 
 if __name__ == "__main__":

@@ -9,19 +9,15 @@ extents and half in RocksDB's files, and pairs of 4 KiB pages of extents are swa
 10): a read gives the right bytes or none. Needs root and loop devices; exit 77 without.
 """
 import os
-import pathlib
 import random
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 
 from loop_disk import LoopDisk, why_not
-from soak_support import ColdChild, Failure, finish, pause_ms, soak_options
+from soak_support import ColdChild, Failure, pause_ms, run_soak, soak_options
 
 PAGE = 4096
-SKIPPED = 77
 DISK_MEBIBYTES = 320
 EXTENT_DAMAGES_PER_COPY = 5
 
@@ -211,27 +207,8 @@ class Soak:
 
 
 def main():
-    arguments = soak_options(__doc__, "3 cuts, 20 flips, 10 swaps")
-    if why_not():
-        print(f"soak powercut: skipped: {why_not()}")
-        return SKIPPED
-    print(f"soak powercut: seed {arguments.seed}", flush=True)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="terrace-powercut-", dir=arguments.folder))
-    soak = Soak(arguments, folder)
-    try:
-        soak.run()
-        soak.result["failed"] = ""
-    except (Failure, subprocess.TimeoutExpired) as failure:
-        soak.result["failed"] = str(failure)
-    except KeyboardInterrupt:
-        soak.result["failed"] = "interrupted"
-    finally:
-        soak.end()
-        if soak.result.get("failed") in ("", "interrupted"):
-            shutil.rmtree(folder)
-        else:
-            soak.result["kept"] = str(folder)
-    return finish(soak.result, arguments.json)
+    return run_soak("powercut", Soak, soak_options(__doc__, "3 cuts, 20 flips, 10 swaps"),
+                    skip=why_not(), keep=True)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,10 @@ of an eighth of the blocks is deleted, the longest that a reader waits for an an
 through ColdFolder::Put on extents that store nothing.
 """
 import json
-import pathlib
-import shutil
 import subprocess
 import sys
-import tempfile
 
-from soak_support import Failure, finish, soak_options
+from soak_support import Failure, run_soak, soak_options
 
 OPEN_SECONDS = 2
 LOAD_PER_SCAN = 2
@@ -67,20 +64,12 @@ class Soak:
         if missed:
             raise Failure("; ".join(missed))
 
+    def end(self):
+        """No program outlives its call."""
+
 
 def main():
-    arguments = soak_options(__doc__, "200,000 blocks")
-    print(f"soak scale: seed {arguments.seed}", flush=True)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="terrace-scale-", dir=arguments.folder))
-    soak = Soak(arguments, folder)
-    try:
-        soak.run()
-        soak.result["failed"] = ""
-    except Failure as failure:
-        soak.result["failed"] = str(failure)
-    finally:
-        shutil.rmtree(folder)
-    return finish(soak.result, arguments.json)
+    return run_soak("scale", Soak, soak_options(__doc__, "200,000 blocks"))
 
 
 if __name__ == "__main__":
