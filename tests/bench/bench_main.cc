@@ -11,6 +11,7 @@
 #include "proto/flags.h"
 #include "proto/status.h"
 #include "tests/bench/bench_loop.h"
+#include "tests/bench/demotion_row.h"
 #include "tests/bench/redis_contender.h"
 #include "tests/bench/report.h"
 #include "tests/bench/rounds.h"
@@ -140,9 +141,16 @@ class Benchmark {
 
   // Before the wire's rows, which bind this process to one processor.
   absl::Status RunSsd(const std::string& bin_folder) {
+    const std::string build = std::filesystem::path(bin_folder).parent_path();
+    if (std::string(DemotionRow::kName).find(options_.only) != std::string::npos) {
+      TERRACE_ASSIGN_OR_RETURN(
+          SsdFolder folder, SsdFolder::Make(options_.ssd_folder, build, DemotionRow::kDiskBytes));
+      TERRACE_ASSIGN_OR_RETURN(const auto row, DemotionRow::Start(bin_folder, std::move(folder)));
+      TERRACE_ASSIGN_OR_RETURN(RowResult result, row->Run(rounds(), &interrupted));
+      Report(std::move(result));
+    }
     const std::vector<std::string> names = SsdRows::Names(options_.only);
     if (names.empty()) return absl::OkStatus();
-    const std::string build = std::filesystem::path(bin_folder).parent_path();
     TERRACE_ASSIGN_OR_RETURN(SsdFolder folder,
                              SsdFolder::Make(options_.ssd_folder, build, SsdRows::kDiskBytes));
     TERRACE_ASSIGN_OR_RETURN(const auto rows, SsdRows::Start(std::move(folder)));

@@ -6,10 +6,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/client.h"
+#include "tests/bench/bench_node.h"
 #include "tests/bench/cold_arena.h"
 #include "tests/bench/rounds.h"
-#include "tests/support/child_process.h"
 
 namespace terrace::bench {
 
@@ -34,12 +33,10 @@ class TerraceContender {
   absl::StatusOr<Measurement> Match128(int calls);
 
  private:
-  TerraceContender(ChildProcess node, std::unique_ptr<Client> client);
+  explicit TerraceContender(BenchNode node);
   absl::StatusOr<Measurement> Run(size_t bytes, int depth, bool put);
-  BlockKey KeyOf(uint64_t number) const;
 
-  ChildProcess node_;
-  std::unique_ptr<Client> client_;
+  BenchNode node_;
   ColdArena arena_;
   Namespace ns_;
   size_t filled_ = 0;      // blocks of the working set

@@ -1,0 +1,30 @@
+// A node process of its own and this process as its worker, for the rows that measure them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/client.h"
+#include "tests/support/child_process.h"
+
+namespace terrace::bench {
+
+struct BenchNode {
+  // `terraced` from `bin_folder` over tcp, with further flags; waits until it is ready.
+  static absl::StatusOr<BenchNode> Start(const std::string& bin_folder,
+                                         const std::vector<std::string>& flags);
+
+  ChildProcess process;
+  std::unique_ptr<Client> client;
+};
+
+// A namespace whose blocks have `block_bytes` and one segment.
+absl::StatusOr<Namespace> OpenBenchNamespace(Client* client, uint32_t block_bytes);
+BlockKey BenchKey(const Namespace& ns, uint64_t number);
+// OK when all blocks of an operation that has ended are.
+absl::Status StatusOf(const Operation& operation);
+
+}  // namespace terrace::bench
