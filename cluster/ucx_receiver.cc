@@ -81,8 +81,9 @@ void UcxReceiver::OnReceived(void* request, ucs_status_t status, size_t length, 
 void UcxReceiver::EndTransfer(Transfer* transfer, ucs_status_t ucx_status) {
   absl::Status status = FromUcx(ucx_status, "receive");
   LandingWriter writer = std::move(transfer->writer);
+  const uint64_t bytes = transfer->bytes;
   transfers_.erase(transfer);
-  if (status.ok()) writer.WrittenElsewhere();
+  if (status.ok()) writer.Written(bytes);
   writer.Finish(status);
   if (!status.ok()) lost_(std::move(status));
 }

@@ -3,11 +3,18 @@
 #include <cstdlib>
 #include <map>
 
+#include "cluster/tcp_transport.h"
 #include "fmt/format.h"
 #include "gtest/gtest.h"
 
 namespace terrace {
 namespace {
+
+std::unique_ptr<Transport> Made(absl::StatusOr<std::unique_ptr<Transport>> transport) {
+  if (transport.ok()) return *std::move(transport);
+  ADD_FAILURE() << transport.status();
+  std::abort();
+}
 
 std::map<UcxProfile, std::unique_ptr<UcxContext>>& Contexts() {
   static std::map<UcxProfile, std::unique_ptr<UcxContext>> contexts;
@@ -27,6 +34,8 @@ std::string ToString(FabricKind kind) {
   switch (kind) {
     case FabricKind::kLoopback:
       return "Loopback";
+    case FabricKind::kTcp:
+      return "Tcp";
     case FabricKind::kUcxTcp:
       return "UcxTcp";
     case FabricKind::kUcxRendezvous:
@@ -60,16 +69,15 @@ std::unique_ptr<Transport> TransportFabric::Make(TransportHandler* handler,
     return CreateLoopbackTransport(network_.get(), {.max_queued_messages = max_queued_messages},
                                    handler);
   }
+  if (kind_ == FabricKind::kTcp) {
+    return Made(CreateTcpTransport(
+        {.max_queued_messages = max_queued_messages, .max_connections = max_connections}, handler));
+  }
   UcxContext* const context =
       SharedUcxContext(kind_ == FabricKind::kUcxTcp ? UcxProfile::kTcp : UcxProfile::kRdma);
-  auto transport = CreateUcxTransport(
+  return Made(CreateUcxTransport(
       context, {.max_queued_messages = max_queued_messages, .max_connections = max_connections},
-      handler);
-  if (!transport.ok()) {
-    ADD_FAILURE() << transport.status();
-    std::abort();
-  }
-  return *std::move(transport);
+      handler));
 }
 
 }  // namespace terrace

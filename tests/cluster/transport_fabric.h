@@ -10,7 +10,7 @@
 
 namespace terrace {
 
-enum class FabricKind { kLoopback, kUcxTcp, kUcxRendezvous };
+enum class FabricKind { kLoopback, kTcp, kUcxTcp, kUcxRendezvous };
 std::string ToString(FabricKind kind);
 
 // The process's UCX context of a profile; rendezvous runs over tcp lanes where there is no RDMA

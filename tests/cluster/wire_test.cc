@@ -1,10 +1,12 @@
-// The transport's small parts: pieces on the wire, their order, landings, addresses, the loop.
+// The transports' small parts: headers on the wire, their order, landings, addresses, the loop.
+#include <array>
 #include <atomic>
 #include <random>
 
 #include "cluster/event_loop.h"
 #include "cluster/inbound_message.h"
 #include "cluster/landing_writer.h"
+#include "cluster/message_header.h"
 #include "cluster/piece.h"
 #include "cluster/socket_address.h"
 #include "cluster/transport.h"
@@ -80,6 +82,27 @@ TEST(PieceTest, SurvivesNoise) {
   }
 }
 
+TEST(MessageHeaderTest, ComesBackAsItWent) {
+  std::array<std::byte, kMessageHeaderBytes> bytes;
+  EncodeMessageHeader({.frame_bytes = kMaxFrameBytes, .payload_bytes = kMaxPayloadBytes}, bytes);
+  const auto decoded = DecodeMessageHeader(bytes);
+  ASSERT_TRUE(decoded.ok() && decoded->has_value()) << decoded.status();
+  EXPECT_EQ((*decoded)->kind, MessageKind::kData);
+  EXPECT_EQ((*decoded)->frame_bytes, kMaxFrameBytes);
+  EXPECT_EQ((*decoded)->payload_bytes, kMaxPayloadBytes);
+}
+
+TEST(MessageHeaderTest, KnowsAStrangerByHisFirstByte) {
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeMessageHeader(AsBytes("G")).status()));
+  std::array<std::byte, kMessageHeaderBytes> bytes;
+  EncodeMessageHeader({.kind = MessageKind::kHello}, bytes);
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    const auto part = DecodeMessageHeader(ByteSpan(bytes).first(length));
+    ASSERT_TRUE(part.ok()) << part.status();
+    EXPECT_FALSE(part->has_value());
+  }
+}
+
 TEST(InboundMessageTest, GathersAFrameThatComesInParts) {
   InboundMessage inbound;
   EXPECT_TRUE(inbound.Take({.frame_bytes = 5, .frame_part = 3}, AsBytes("abc")).ok());
@@ -139,6 +162,31 @@ TEST(LandingWriterTest, FillsUnevenPiecesInOrder) {
   writer.Finish(absl::InternalError("again"));
   EXPECT_EQ(landed, 1);
   EXPECT_TRUE(HasPattern(1, memory));
+}
+
+TEST(LandingWriterTest, ShowsTheNextPlaces) {
+  std::vector<std::byte> memory(100);
+  const MutableByteSpan whole(memory);
+  std::vector<size_t> seen;
+  Landing landing;
+  landing.pieces = {whole.first(0), whole.first(30), whole.subspan(30, 0), whole.subspan(30)};
+  landing.progress = [&](ByteSpan bytes) { seen.push_back(bytes.size()); };
+  LandingWriter writer(std::move(landing), 100);
+  std::array<iovec, 4> places;
+  ASSERT_EQ(writer.NextPlaces(50, places), 2u);
+  EXPECT_EQ(places[0].iov_base, memory.data());
+  EXPECT_EQ(places[0].iov_len, 30u);
+  EXPECT_EQ(places[1].iov_base, memory.data() + 30);
+  EXPECT_EQ(places[1].iov_len, 20u);
+  EXPECT_EQ(writer.NextPlaces(50, std::span(places).first(1)), 1u);
+  writer.Written(40);
+  ASSERT_EQ(writer.NextPlaces(1000, places), 1u);
+  EXPECT_EQ(places[0].iov_base, memory.data() + 40);
+  EXPECT_EQ(places[0].iov_len, 60u);
+  writer.Written(60);
+  EXPECT_EQ(writer.NextPlaces(1000, places), 0u);
+  EXPECT_EQ(seen, (std::vector<size_t>{30, 10, 60}));
+  EXPECT_EQ(LandingWriter(Landing(), 10).NextPlaces(10, places), 0u);
 }
 
 TEST(LandingWriterDeathTest, StopsAtALandingOfTheWrongSize) {
