@@ -48,7 +48,7 @@ class Child : public TransportHandler {
 int Run(const std::string& address, bool rdma) {
   std::unique_ptr<UcxContext> context;
   if (rdma) {
-    auto created = UcxContext::Create(UcxProfile::kRdma);
+    auto created = UcxContext::Create();
     if (!created.ok()) return 1;
     context = *std::move(created);
   }

@@ -510,7 +510,7 @@ std::vector<FabricKind> Kinds() {
 #ifdef __SANITIZE_THREAD__
   return {FabricKind::kLoopback, FabricKind::kTcp};  // UCX is not instrumented
 #else
-  return {FabricKind::kLoopback, FabricKind::kTcp, FabricKind::kUcxTcp, FabricKind::kUcxRendezvous};
+  return {FabricKind::kLoopback, FabricKind::kTcp, FabricKind::kUcx};
 #endif
 }
 

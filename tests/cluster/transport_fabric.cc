@@ -1,7 +1,6 @@
 #include "tests/cluster/transport_fabric.h"
 
 #include <cstdlib>
-#include <map>
 
 #include "cluster/tcp_transport.h"
 #include "fmt/format.h"
@@ -16,17 +15,27 @@ std::unique_ptr<Transport> Made(absl::StatusOr<std::unique_ptr<Transport>> trans
   std::abort();
 }
 
-std::map<UcxProfile, std::unique_ptr<UcxContext>>& Contexts() {
-  static std::map<UcxProfile, std::unique_ptr<UcxContext>> contexts;
-  return contexts;
+std::unique_ptr<UcxContext> context;
+
+UcxContext* SharedContext() {
+  if (context != nullptr) return context.get();
+  // Naming the transports is how an operator gets rendezvous without an RDMA device.
+  setenv("UCX_TLS", "tcp", /*overwrite=*/0);
+  auto made = UcxContext::Create();
+  if (!made.ok()) {
+    ADD_FAILURE() << made.status();
+    std::abort();
+  }
+  context = *std::move(made);
+  return context.get();
 }
 
-class DestroyContexts : public testing::Environment {
+class DestroyContext : public testing::Environment {
  public:
-  void TearDown() override { Contexts().clear(); }
+  void TearDown() override { context.reset(); }
 };
-[[maybe_unused]] const auto* const kDestroyContexts =
-    testing::AddGlobalTestEnvironment(new DestroyContexts);
+[[maybe_unused]] const auto* const kDestroyContext =
+    testing::AddGlobalTestEnvironment(new DestroyContext);
 
 }  // namespace
 
@@ -36,26 +45,10 @@ std::string ToString(FabricKind kind) {
       return "Loopback";
     case FabricKind::kTcp:
       return "Tcp";
-    case FabricKind::kUcxTcp:
-      return "UcxTcp";
-    case FabricKind::kUcxRendezvous:
-      return "UcxRendezvous";
+    case FabricKind::kUcx:
+      return "Ucx";
   }
   return "";
-}
-
-UcxContext* SharedUcxContext(UcxProfile profile) {
-  auto& context = Contexts()[profile];
-  if (context != nullptr) return context.get();
-  // Naming the transports is how an operator gets rendezvous without an RDMA device.
-  setenv("UCX_TLS", "tcp", /*overwrite=*/0);
-  auto made = UcxContext::Create(profile);
-  if (!made.ok()) {
-    ADD_FAILURE() << made.status();
-    std::abort();
-  }
-  context = *std::move(made);
-  return context.get();
 }
 
 TransportFabric::TransportFabric(FabricKind kind) : kind_(kind) {
@@ -73,11 +66,9 @@ std::unique_ptr<Transport> TransportFabric::Make(TransportHandler* handler,
     return Made(CreateTcpTransport(
         {.max_queued_messages = max_queued_messages, .max_connections = max_connections}, handler));
   }
-  UcxContext* const context =
-      SharedUcxContext(kind_ == FabricKind::kUcxTcp ? UcxProfile::kTcp : UcxProfile::kRdma);
   return Made(CreateUcxTransport(
-      context, {.max_queued_messages = max_queued_messages, .max_connections = max_connections},
-      handler));
+      SharedContext(),
+      {.max_queued_messages = max_queued_messages, .max_connections = max_connections}, handler));
 }
 
 }  // namespace terrace

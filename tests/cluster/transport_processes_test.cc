@@ -207,7 +207,7 @@ std::vector<FabricKind> Kinds() {
 #ifdef __SANITIZE_THREAD__
   return {FabricKind::kTcp};  // UCX is not instrumented
 #else
-  return {FabricKind::kTcp, FabricKind::kUcxRendezvous};
+  return {FabricKind::kTcp, FabricKind::kUcx};
 #endif
 }
 
