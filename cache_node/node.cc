@@ -305,6 +305,7 @@ std::string NodeImpl::Describe() const {
 control::v1::SessionOpened NodeImpl::Welcome() const {
   control::v1::SessionOpened welcome;
   for (const std::string& address : addresses_.data) welcome.add_data_addresses(address);
+  if (network_) welcome.set_transport(network_->name());
   welcome.set_host_id(BootId());
   welcome.set_node_id(options_.node_id);
   welcome.set_incarnation(incarnation_);

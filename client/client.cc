@@ -149,6 +149,14 @@ void ClientImpl::SetFirst(absl::Status outcome) {
 }
 
 absl::Status ClientImpl::OnSessionOpened(const SessionInfo& opened) {
+  // The two do not understand each other, and a node's UCX does not survive what it does not
+  // understand.
+  if (!parts_.transport.empty() && !opened.transport.empty() &&
+      parts_.transport != opened.transport) {
+    return absl::FailedPreconditionError(
+        fmt::format("the node's data travels by {}, this client's by {}: give both the same",
+                    opened.transport, parts_.transport));
+  }
   ReopenNamespaces();
   SessionInfo session = opened;
   for (std::string& address : session.data_addresses) {
@@ -363,6 +371,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
   TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<Network> network, SharedNetwork(options.transport));
   ClientParts parts;
   TERRACE_ASSIGN_OR_RETURN(parts.control, CreateControlChannel(options));
+  parts.transport = network->name();
   parts.make_transport = [network](TransportHandler* handler) {
     return network->MakeTransport({.thread_name = "terrace-client"}, handler);
   };
