@@ -13,6 +13,7 @@
 #include "cache_node/security.h"
 #include "cache_node/ssd_folders.h"
 #include "cache_node/tier_metrics.h"
+#include "cluster/network.h"
 #include "cluster/ucx_transport.h"
 #include "fmt/format.h"
 #include "proto/log.h"
@@ -61,11 +62,6 @@ absl::Status CheckFree(std::string_view flag, const HostPort& address) {
   return absl::UnavailableError(
       fmt::format("{}: {}: {}; stop who uses it or choose another port (0: any free one)", flag,
                   JoinHostPort(address.host, address.port), std::string(free.message())));
-}
-
-UcxProfile ToProfile(const std::string& transport) {
-  if (transport == "tcp") return UcxProfile::kTcp;
-  return transport == "rdma" ? UcxProfile::kRdma : UcxProfile::kAuto;
 }
 
 // Where the i-th data thread listens.
@@ -137,7 +133,7 @@ class NodeImpl final : public Node {
   std::unique_ptr<SessionTable> sessions_;
   std::unique_ptr<Mover> mover_;
   std::unique_ptr<Scrubber> scrubber_;
-  std::unique_ptr<UcxContext> ucx_;
+  std::unique_ptr<Network> network_;
   std::vector<DataThread> data_;
   std::unique_ptr<ControlServer> control_;
   absl::Duration next_beat_;
@@ -147,7 +143,8 @@ class NodeImpl final : public Node {
 // --- Building
 
 absl::Status NodeImpl::Build() {
-  UcxContext::LetListenersReusePorts();  // first: there are no threads of ours yet
+  // First: there are no threads of ours yet.
+  if (options_.transport != "tcp") UcxContext::LetListenersReusePorts();
   TERRACE_RETURN_IF_ERROR(options_.Validate());
   TERRACE_ASSIGN_OR_RETURN(security_, Security::Load(options_));
   TERRACE_RETURN_IF_ERROR(CheckPorts());
@@ -230,16 +227,15 @@ absl::Status NodeImpl::StartStore() {
 absl::StatusOr<std::unique_ptr<Transport>> NodeImpl::MakeTransport(size_t i,
                                                                    TransportHandler* handler) {
   if (hooks_.make_transport) return hooks_.make_transport(handler);
-  if (ucx_ == nullptr) {
-    absl::StatusOr<std::unique_ptr<UcxContext>> ucx =
-        UcxContext::Create(ToProfile(options_.transport));
-    if (!ucx.ok()) return WithFlag("--transport", ucx.status());
-    ucx_ = *std::move(ucx);
+  if (network_ == nullptr) {
+    absl::StatusOr<std::unique_ptr<Network>> network = Network::Create(options_.transport);
+    if (!network.ok()) return WithFlag("--transport", network.status());
+    network_ = *std::move(network);
   }
-  UcxTransportOptions transport;
-  transport.thread_name = fmt::format("terrace-data-{}", i);
-  transport.max_connections = static_cast<uint32_t>(options_.limits.max_connections);
-  return CreateUcxTransport(ucx_.get(), std::move(transport), handler);
+  return network_->MakeTransport(
+      {.thread_name = fmt::format("terrace-data-{}", i),
+       .max_connections = static_cast<uint32_t>(options_.limits.max_connections)},
+      handler);
 }
 
 absl::Status NodeImpl::StartDataThread(size_t i) {
@@ -317,6 +313,7 @@ std::string NodeImpl::Describe() const {
 control::v1::SessionOpened NodeImpl::Welcome() const {
   control::v1::SessionOpened welcome;
   for (const std::string& address : addresses_.data) welcome.add_data_addresses(address);
+  if (network_) welcome.set_transport(network_->name());
   welcome.set_host_id(BootId());
   welcome.set_node_id(options_.node_id);
   welcome.set_incarnation(incarnation_);
@@ -346,7 +343,7 @@ control::v1::NodeStatus NodeImpl::Status() const {
   status.set_http_address(addresses_.http);
   status.set_security(security_.Describe());
   status.set_transport(transport.profile);
-  if (ucx_) status.set_ucx_version(ucx_->version());
+  if (network_) status.set_ucx_version(network_->ucx_version());
   status.set_sessions(static_cast<uint32_t>(sessions_->session_count()));
   status.set_connections(static_cast<uint32_t>(connection_count()));
   status.set_leases(static_cast<uint32_t>(sessions_->lease_count()));
@@ -424,7 +421,7 @@ void NodeImpl::Stop() {
   if (store_) store_->CloseColdTier(std::max(deadline - clock_->Now(), options_.stop_timeout / 2));
   // 6. Memory: after everyone who refers to it.
   data_.clear();
-  ucx_.reset();
+  network_.reset();
   store_.reset();
 }
 

@@ -21,7 +21,7 @@ struct NodeAddresses {
 
 // What a test may replace.
 struct NodeHooks {
-  // Makes the transport of one data thread; empty: UCX.
+  // Makes the transport of one data thread; empty: as options say.
   std::function<absl::StatusOr<std::unique_ptr<Transport>>(TransportHandler*)> make_transport;
   // Told while memory is touched: bytes done, bytes in all; one call at a time.
   std::function<void(uint64_t, uint64_t)> progress;

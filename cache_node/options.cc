@@ -44,7 +44,8 @@ absl::Status ValidateListener(const NodeOptions& options, const char* flag,
 
 absl::Status ValidateDataAddresses(const NodeOptions& options) {
   const HostPort data = *ParseHostPort(options.data_listen);
-  if (IsLoopback(data.host) && data.host.find(':') != std::string::npos) {
+  if (options.transport == "rdma" && IsLoopback(data.host) &&
+      data.host.find(':') != std::string::npos) {
     return Invalid("--data-listen", "UCX carries nothing over [::1]; on one machine use 127.0.0.1");
   }
   if (data.port != 0 && data.port + options.data_threads - 1 > 65535) {

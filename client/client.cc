@@ -12,8 +12,8 @@
 #include "client/persist_task.h"
 #include "client/put_task.h"
 #include "client/waiter.h"
+#include "cluster/network.h"
 #include "cluster/socket_address.h"
-#include "cluster/ucx_transport.h"
 #include "fmt/format.h"
 #include "proto/clock.h"
 #include "proto/mutex.h"
@@ -149,6 +149,14 @@ void ClientImpl::SetFirst(absl::Status outcome) {
 }
 
 absl::Status ClientImpl::OnSessionOpened(const SessionInfo& opened) {
+  // The two do not understand each other, and a node's UCX does not survive what it does not
+  // understand.
+  if (!parts_.transport.empty() && !opened.transport.empty() &&
+      parts_.transport != opened.transport) {
+    return absl::FailedPreconditionError(
+        fmt::format("the node's data travels by {}, this client's by {}: give both the same",
+                    opened.transport, parts_.transport));
+  }
   ReopenNamespaces();
   SessionInfo session = opened;
   for (std::string& address : session.data_addresses) {
@@ -337,25 +345,17 @@ ClientStats ClientImpl::Stats() const {
   return stats;
 }
 
-// ---- UCX ----
+// ---- The network ----
 
-absl::StatusOr<UcxProfile> ToProfile(const std::string& transport) {
-  if (transport == "auto") return UcxProfile::kAuto;
-  if (transport == "tcp") return UcxProfile::kTcp;
-  if (transport == "rdma") return UcxProfile::kRdma;
-  return absl::InvalidArgumentError(
-      fmt::format("transport '{}': auto, tcp and rdma are known", transport));
-}
-
-// One per process and profile, as long as a client uses it.
-absl::StatusOr<std::shared_ptr<UcxContext>> SharedContext(UcxProfile profile) {
+// One per process and kind, as long as a client uses it: UCX's context is dear.
+absl::StatusOr<std::shared_ptr<Network>> SharedNetwork(const std::string& transport) {
   static Mutex mutex;
-  static std::map<UcxProfile, std::weak_ptr<UcxContext>> contexts;
+  static std::map<std::string, std::weak_ptr<Network>> networks;
   MutexLock lock(&mutex);
-  if (std::shared_ptr<UcxContext> context = contexts[profile].lock()) return context;
-  TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, UcxContext::Create(profile));
-  contexts[profile] = context;
-  return context;
+  if (std::shared_ptr<Network> network = networks[transport].lock()) return network;
+  TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<Network> network, Network::Create(transport));
+  networks[transport] = network;
+  return network;
 }
 
 }  // namespace
@@ -368,12 +368,12 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectWith(const ClientOptions& options
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(ClientOptions options) {
-  TERRACE_ASSIGN_OR_RETURN(UcxProfile profile, ToProfile(options.transport));
+  TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<Network> network, SharedNetwork(options.transport));
   ClientParts parts;
   TERRACE_ASSIGN_OR_RETURN(parts.control, CreateControlChannel(options));
-  TERRACE_ASSIGN_OR_RETURN(std::shared_ptr<UcxContext> context, SharedContext(profile));
-  parts.make_transport = [context](TransportHandler* handler) {
-    return CreateUcxTransport(context.get(), {.thread_name = "terrace-client"}, handler);
+  parts.transport = network->name();
+  parts.make_transport = [network](TransportHandler* handler) {
+    return network->MakeTransport({.thread_name = "terrace-client"}, handler);
   };
   parts.resolve = [](const std::string& address) -> absl::StatusOr<std::string> {
     TERRACE_ASSIGN_OR_RETURN(const SocketAddress socket,

@@ -14,6 +14,8 @@ namespace terrace {
 struct ClientParts {
   std::unique_ptr<ControlChannel> control;
   std::function<absl::StatusOr<std::unique_ptr<Transport>>(TransportHandler*)> make_transport;
+  // What these speak, as Network::name says it. Empty: whatever the node does.
+  std::string transport;
   // A node's data address in the form that the transport connects to. Called on the control
   // channel's thread, and may wait there for the system's resolver. Empty: taken as it is.
   std::function<absl::StatusOr<std::string>(const std::string&)> resolve;

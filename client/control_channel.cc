@@ -44,6 +44,7 @@ absl::StatusOr<SessionInfo> ToSession(const wire::SessionOpened& opened) {
   session.session_id = opened.session_id();
   std::memcpy(session.token.data(), opened.token().data(), session.token.size());
   session.data_addresses.assign(opened.data_addresses().begin(), opened.data_addresses().end());
+  session.transport = opened.transport();
   session.node_id = opened.node_id();
   session.incarnation = opened.incarnation();
   const wire::Limits& stated = opened.limits();

@@ -25,6 +25,7 @@ struct SessionInfo {
   uint64_t session_id = 0;
   SessionToken token{};
   std::vector<std::string> data_addresses;  // at least one
+  std::string transport;                    // what they speak; "" where the node does not say
   std::string node_id;
   uint64_t incarnation = 0;
   SessionLimits limits;

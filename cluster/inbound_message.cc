@@ -13,7 +13,6 @@ absl::Status InboundMessage::Take(const PieceHeader& header, ByteSpan frame_part
   if (!started_) {
     expected_ = {.frame_bytes = header.frame_bytes, .payload_bytes = header.payload_bytes};
     started_ = true;
-    told_ = false;
     gathered_.clear();
   }
   if (header.sequence != sequence_) return OutOfOrder("message");
@@ -21,12 +20,7 @@ absl::Status InboundMessage::Take(const PieceHeader& header, ByteSpan frame_part
       header.payload_bytes != expected_.payload_bytes) {
     return OutOfOrder("sizes change within a message");
   }
-  if (header.frame_offset != expected_.frame_offset ||
-      header.payload_offset != expected_.payload_offset) {
-    return OutOfOrder("offset");
-  }
-  frame_arrived_ = header.frame_complete() && !told_;
-  told_ = header.frame_complete();
+  if (header.frame_offset != expected_.frame_offset) return OutOfOrder("offset");
   if (header.frame_part == header.frame_bytes) {
     frame_ = frame_part;
   } else if (header.frame_part > 0) {
@@ -34,8 +28,7 @@ absl::Status InboundMessage::Take(const PieceHeader& header, ByteSpan frame_part
     frame_ = gathered_;
   }
   expected_.frame_offset += header.frame_part;
-  expected_.payload_offset += header.payload_part;
-  if (header.message_complete()) {
+  if (header.frame_complete()) {
     started_ = false;
     ++sequence_;
   }

@@ -17,7 +17,7 @@ class InboundMessage {
   absl::Status Take(const PieceHeader& header, ByteSpan frame_part);
 
   // Whether the piece just taken completed the frame: the moment to tell the handler.
-  bool frame_arrived() const { return frame_arrived_; }
+  bool frame_arrived() const { return !started_; }
   // The complete frame. Valid until Take or the end of the piece's own memory.
   ByteSpan frame() const { return frame_; }
 
@@ -25,8 +25,6 @@ class InboundMessage {
   uint64_t sequence_ = 0;  // of the message that is arriving
   PieceHeader expected_;   // the next piece's sizes and offsets, once the first has come
   bool started_ = false;
-  bool told_ = false;  // frame_arrived() has been true for this message
-  bool frame_arrived_ = false;
   ByteSpan frame_;
   std::vector<std::byte> gathered_;  // a frame that comes in several parts
 };

@@ -2,6 +2,10 @@
 // each part, landed exactly once.
 #pragma once
 
+#include <sys/uio.h>
+
+#include <span>
+
 #include "absl/status/status.h"
 #include "cluster/transport.h"
 #include "proto/bytes.h"
@@ -16,16 +20,21 @@ class LandingWriter {
 
   // Copies the next bytes of the payload; never more than are missing.
   void Write(ByteSpan bytes);
-  // `bytes` of the payload have been put in place by somebody else, all at once.
-  void WrittenElsewhere();
+  // For who puts bytes in place himself: describes the next places, at most `max_bytes` and
+  // `out.size()` of them, and returns how many. None when bytes are thrown away.
+  size_t NextPlaces(size_t max_bytes, std::span<iovec> out) const;
+  // The next `bytes` of the payload have been put in place.
+  void Written(size_t bytes);
   // The last call; later ones do nothing.
   void Finish(absl::Status status);
 
   const Landing& landing() const { return landing_; }
 
  private:
+  void SkipFullPieces();
+
   Landing landing_;
-  size_t piece_ = 0;     // being filled
+  size_t piece_ = 0;     // being filled; never a full one
   size_t in_piece_ = 0;  // bytes of it that are there
 };
 

@@ -1,5 +1,5 @@
-// The in-process twin of the UCX transport: same contract, same threads, no sockets. Tests use
-// it where sanitizers cannot see through UCX, and to lose connections at chosen moments.
+// The in-process twin of the transports: same contract, same threads, no sockets. Tests use it to
+// lose connections at chosen moments.
 #pragma once
 
 #include <memory>

@@ -10,7 +10,7 @@ namespace terrace {
 namespace {
 
 // "TRN" and the version of this layout. Both sides of a connection speak the same one.
-constexpr uint32_t kMagicAndVersion = 0x014e5254;
+constexpr uint32_t kMagicAndVersion = 0x024e5254;
 
 absl::Status Broken(const char* what) {
   return absl::InvalidArgumentError(std::string("transport header: ") + what);
@@ -23,16 +23,9 @@ absl::Status Check(const PieceHeader& header) {
       header.frame_offset > header.frame_bytes - header.frame_part) {
     return Broken("frame part out of bounds");
   }
-  if (header.payload_part > header.payload_bytes ||
-      header.payload_offset > header.payload_bytes - header.payload_part) {
-    return Broken("payload part out of bounds");
-  }
-  if (!header.frame_complete() && header.payload_part > 0) return Broken("payload before frame");
   const bool empty_message = header.frame_bytes == 0 && header.payload_bytes == 0;
   if (header.kind != PieceKind::kData && !empty_message) return Broken("greeting with content");
-  if (header.frame_part == 0 && header.payload_part == 0 && !empty_message) {
-    return Broken("empty piece");
-  }
+  if (header.frame_part == 0 && header.frame_bytes > 0) return Broken("empty piece");
   return absl::OkStatus();
 }
 
@@ -52,8 +45,6 @@ void EncodePieceHeader(const PieceHeader& header, std::span<std::byte, kPieceHea
   put(uint32_t{0});
   put(header.sequence);
   put(header.payload_bytes);
-  put(header.payload_offset);
-  put(header.payload_part);
 }
 
 absl::StatusOr<PieceHeader> DecodePieceHeader(ByteSpan bytes, uint64_t data_bytes) {
@@ -69,11 +60,9 @@ absl::StatusOr<PieceHeader> DecodePieceHeader(ByteSpan bytes, uint64_t data_byte
   if (reader.Read<uint32_t>() != 0) return Broken("reserved field");
   header.sequence = reader.Read<uint64_t>();
   header.payload_bytes = reader.Read<uint64_t>();
-  header.payload_offset = reader.Read<uint64_t>();
-  header.payload_part = reader.Read<uint64_t>();
   TERRACE_RETURN_IF_ERROR(Check(header));
   if (header.frame_part != bytes.size() - kPieceHeaderBytes) return Broken("frame part length");
-  if (header.payload_part != data_bytes) return Broken("payload part length");
+  if (header.data_bytes() != data_bytes) return Broken("payload length");
   return header;
 }
 

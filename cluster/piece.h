@@ -1,8 +1,7 @@
-// What the UCX transport puts on the wire. A message travels as pieces in order: first those
-// with parts of its frame, then those with parts of its payload (the last frame part may share a
-// piece with the first payload part). Each piece is one active message: this header and the
-// frame part form its header, the payload part its data. Everything here comes from outside and
-// is checked before it is used.
+// What the UCX transport puts on the wire. A message travels as pieces in order, each with a part
+// of its frame; the one that completes the frame carries the payload, whole. Each piece is one
+// active message: this header and the frame part form its header, the payload its data. Everything
+// here comes from outside and is checked before it is used.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@
 
 namespace terrace {
 
-constexpr size_t kPieceHeaderBytes = 56;
+constexpr size_t kPieceHeaderBytes = 40;
 
 // The active message that carries pieces. The highest there is: UCX 1.13 looks an arriving id up
 // in a table that reaches to the highest id in use, without asking whether it does.
@@ -32,13 +31,10 @@ struct PieceHeader {
   uint32_t frame_part = 0;
   uint64_t sequence = 0;  // of the message in its connection and direction
   uint64_t payload_bytes = 0;
-  uint64_t payload_offset = 0;
-  uint64_t payload_part = 0;
 
+  // The last piece of its message.
   bool frame_complete() const { return frame_offset + frame_part == frame_bytes; }
-  bool message_complete() const {
-    return frame_complete() && payload_offset + payload_part == payload_bytes;
-  }
+  uint64_t data_bytes() const { return frame_complete() ? payload_bytes : 0; }
 };
 
 void EncodePieceHeader(const PieceHeader& header, std::span<std::byte, kPieceHeaderBytes> out);

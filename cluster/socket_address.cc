@@ -35,7 +35,8 @@ absl::StatusOr<HostPort> Split(const std::string& text) {
   return parts;
 }
 
-// The address alone, without its port.
+}  // namespace
+
 std::string HostOf(const sockaddr* address) {
   if (address == nullptr) return "";
   if (address->sa_family == AF_INET) {
@@ -48,8 +49,6 @@ std::string HostOf(const sockaddr* address) {
   }
   return "";
 }
-
-}  // namespace
 
 std::string InterfaceOf(const SocketAddress& address) {
   // All of 127/8 is lo's, though it lists 127.0.0.1 alone.

@@ -21,6 +21,9 @@ struct SocketAddress {
 // name cannot be resolved now.
 absl::StatusOr<SocketAddress> ParseSocketAddress(const std::string& text, bool numeric_only);
 
+// The address alone, without its port, in network order; "" for none and for other families.
+std::string HostOf(const sockaddr* address);
+
 // The network interface that has `address`, "lo" for example; "" when none has (a wildcard, or
 // another machine's address).
 std::string InterfaceOf(const SocketAddress& address);

@@ -16,8 +16,8 @@
 // | Shutdown            | any but the loop's | until quiet, at most its deadline plus 100 ms |
 // | handler and callbacks | the loop's own; they must not block |
 //
-// Implementations: UCX (ucx_transport.h) and an in-process twin (loopback_transport.h); one
-// contract test runs against both.
+// Implementations: the kernel's sockets (tcp_transport.h), UCX (ucx_transport.h) and an in-process
+// twin (loopback_transport.h); one contract test runs against all.
 #pragma once
 
 #include <cstdint>

@@ -34,23 +34,12 @@ constexpr Setting kCommon[] = {
     {"", "CM_USE_ALL_DEVICES", "n"},  // bytes travel where the connection was asked for
     {"TCP_", "KEEPIDLE", "2s"},
     {"TCP_", "KEEPINTVL", "1s"},
-    {"TCP_", "TX_SEG_SIZE", "72k"},  // 64 KiB of a block, a frame and headers
-    {"TCP_", "RX_SEG_SIZE", "72k"},
     {"IB_", "PCI_RELAXED_ORDERING", "try"},
 };
 
-// Eager and buffered only: rendezvous and zero copy over TCP abort the process now and then
-// when a peer is killed in mid-transfer.
-constexpr Setting kTcp[] = {
-    {"", "TLS", "tcp"},
-    {"", "RNDV_THRESH", "inf"},
-    {"", "ZCOPY_THRESH", "inf"},
-    {"TCP_", "PUT_ENABLE", "n"},
-};
-
 // Without tcp connecting hangs: it carries the connection manager.
-constexpr Setting kRdma[] = {{"", "TLS", "ib,tcp"}};
-constexpr Setting kRdmaDevicesOnly[] = {{"", "TLS", "ib"}};
+constexpr Setting kLanes[] = {{"", "TLS", "ib,tcp"}};
+constexpr Setting kDevicesOnly[] = {{"", "TLS", "ib"}};
 
 constexpr Setting kInet[] = {{"TCP_", "AF_PRIO", "inet"}};
 constexpr Setting kInet6[] = {{"TCP_", "AF_PRIO", "inet6"}};
@@ -90,19 +79,14 @@ void Quieten() {
   }
 }
 
-absl::StatusOr<UcxContextHandle> Init(std::span<const Setting> profile,
-                                      std::span<const Setting> family = kInet,
-                                      const std::string& interface = "") {
+absl::StatusOr<UcxContextHandle> Init(std::span<const Setting> lanes,
+                                      std::span<const Setting> family = kInet) {
   ucp_config_t* raw_config = nullptr;
   TERRACE_RETURN_IF_ERROR(FromUcx(ucp_config_read(nullptr, nullptr, &raw_config), "UCX settings"));
   const UcxConfig config(raw_config);
   TERRACE_RETURN_IF_ERROR(Apply(kCommon, config.get()));
-  TERRACE_RETURN_IF_ERROR(Apply(profile, config.get()));
+  TERRACE_RETURN_IF_ERROR(Apply(lanes, config.get()));
   TERRACE_RETURN_IF_ERROR(Apply(family, config.get()));
-  if (!interface.empty()) {
-    const Setting only{"", "NET_DEVICES", interface.c_str()};
-    TERRACE_RETURN_IF_ERROR(Apply({&only, 1}, config.get()));
-  }
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
   // No RMA: UCX's emulation of it lets a peer write to any address.
@@ -113,17 +97,12 @@ absl::StatusOr<UcxContextHandle> Init(std::span<const Setting> profile,
   return UcxContextHandle(context);
 }
 
-absl::StatusOr<UcxProfile> Choose(UcxProfile asked) {
-  if (asked == UcxProfile::kTcp) return asked;
-  // An environment that names its transports is trusted with them where rdma is asked for.
-  if (InEnvironment("TLS")) {
-    return asked == UcxProfile::kRdma ? UcxProfile::kRdma : UcxProfile::kTcp;
-  }
-  const auto devices = Init(kRdmaDevicesOnly);
-  if (devices.ok()) return UcxProfile::kRdma;
-  if (asked == UcxProfile::kAuto) return UcxProfile::kTcp;
-  return absl::UnavailableError(
-      fmt::format("no RDMA device: {}", std::string(devices.status().message())));
+absl::Status CheckDevices() {
+  // An environment that names its transports is trusted with them.
+  if (InEnvironment("TLS")) return absl::OkStatus();
+  const absl::Status found = Init(kDevicesOnly).status();
+  if (found.ok()) return found;
+  return absl::UnavailableError(fmt::format("no RDMA device: {}", std::string(found.message())));
 }
 
 }  // namespace
@@ -133,39 +112,35 @@ void UcxContext::LetListenersReusePorts() {
   setenv("UCX_TCP_CM_REUSEADDR", "y", /*overwrite=*/0);
 }
 
-absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(UcxProfile asked) {
+absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create() {
   Quieten();
-  TERRACE_ASSIGN_OR_RETURN(const UcxProfile profile, Choose(asked));
-  auto handle = profile == UcxProfile::kRdma ? Init(kRdma) : Init(kTcp);
+  TERRACE_RETURN_IF_ERROR(CheckDevices());
+  auto handle = Init(kLanes);
   if (!handle.ok()) return absl::UnavailableError(std::string(handle.status().message()));
-  return std::make_unique<UcxContextImpl>(profile, *std::move(handle));
+  return std::make_unique<UcxContextImpl>(*std::move(handle));
 }
 
-UcxContextImpl::UcxContextImpl(UcxProfile profile, UcxContextHandle all)
-    : profile_(profile), process_(getpid()), all_(std::move(all)) {}
+UcxContextImpl::UcxContextImpl(UcxContextHandle inet)
+    : process_(getpid()), inet_(std::move(inet)) {}
 
 UcxContextImpl::~UcxContextImpl() {
   MutexLock lock(&mutex_);
   for (auto& [address, memory] : registered_) Unmap(&memory);
 }
 
-absl::StatusOr<ucp_context_h> UcxContextImpl::For(int family, const std::string& interface) {
-  const bool rdma = profile_ == UcxProfile::kRdma;
-  const std::string only = rdma ? "" : interface;
-  if (family == AF_INET && only.empty()) return all_.get();
+absl::StatusOr<ucp_context_h> UcxContextImpl::For(int family) {
+  if (family == AF_INET) return inet_.get();
   // Neither a context nor a registration that is being made misses the other.
   MutexLock lock(&mutex_);
-  UcxContextHandle& context = others_[{family, only}];
-  if (context == nullptr) {
-    const std::span<const Setting> settings = family == AF_INET ? kInet : kInet6;
-    auto made = rdma ? Init(kRdma, settings) : Init(kTcp, settings, only);
+  if (inet6_ == nullptr) {
+    auto made = Init(kLanes, kInet6);
     if (!made.ok()) return absl::UnavailableError(std::string(made.status().message()));
-    context = *std::move(made);
+    inet6_ = *std::move(made);
     for (auto& [address, memory] : registered_) {
-      TERRACE_RETURN_IF_ERROR(Map({address, memory.size}, context.get(), &memory));
+      TERRACE_RETURN_IF_ERROR(Map({address, memory.size}, inet6_.get(), &memory));
     }
   }
-  return context.get();
+  return inet6_.get();
 }
 
 std::string UcxContextImpl::version() const {
@@ -181,7 +156,6 @@ absl::Status UcxContextImpl::CheckProcess() const {
 
 absl::Status UcxContextImpl::Register(MutableByteSpan memory) {
   if (memory.empty()) return absl::InvalidArgumentError("memory to register is empty");
-  if (profile_ == UcxProfile::kTcp) return absl::OkStatus();  // copies anyway
   MutexLock lock(&mutex_);
   if (const auto found = registered_.find(memory.data()); found != registered_.end()) {
     if (found->second.size != memory.size()) {
@@ -191,10 +165,8 @@ absl::Status UcxContextImpl::Register(MutableByteSpan memory) {
     return absl::OkStatus();
   }
   Registered registered{.size = memory.size(), .users = 1, .handles = {}};
-  absl::Status status = Map(memory, all_.get(), &registered);
-  for (const auto& [key, context] : others_) {
-    if (status.ok() && context != nullptr) status = Map(memory, context.get(), &registered);
-  }
+  absl::Status status = Map(memory, inet_.get(), &registered);
+  if (status.ok() && inet6_ != nullptr) status = Map(memory, inet6_.get(), &registered);
   if (!status.ok()) {
     Unmap(&registered);
     return status;

@@ -3,7 +3,6 @@
 
 #include <sys/types.h>
 
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,18 +16,14 @@ namespace terrace {
 
 class UcxContextImpl : public UcxContext {
  public:
-  // `all` uses every interface, over IPv4.
-  UcxContextImpl(UcxProfile profile, UcxContextHandle all);
+  explicit UcxContextImpl(UcxContextHandle inet);
   ~UcxContextImpl() override;
 
-  UcxProfile profile() const override { return profile_; }
   std::string version() const override;
 
-  // UCX 1.13 carries one address family per context, and its workers listen on each interface that
-  // their context uses, each on a port of its own. So there is one context per family (AF_INET,
-  // AF_INET6) and interface ("": all of them). Unavailable when it has no lanes. The rdma profile
-  // uses all interfaces, since devices have names of their own there.
-  absl::StatusOr<ucp_context_h> For(int family, const std::string& interface);
+  // UCX 1.13 carries one address family per context: AF_INET or AF_INET6. Unavailable when that has
+  // no lanes.
+  absl::StatusOr<ucp_context_h> For(int family);
   // FailedPrecondition in a forked child: UCX's threads and sockets stayed with the parent.
   absl::Status CheckProcess() const;
 
@@ -46,12 +41,11 @@ class UcxContextImpl : public UcxContext {
   static absl::Status Map(MutableByteSpan memory, ucp_context_h context, Registered* into);
   static void Unmap(Registered* memory);
 
-  const UcxProfile profile_;
   const pid_t process_;
-  const UcxContextHandle all_;
+  const UcxContextHandle inet_;
 
   Mutex mutex_;
-  std::map<std::pair<int, std::string>, UcxContextHandle> others_ ABSL_GUARDED_BY(mutex_);
+  UcxContextHandle inet6_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::byte*, Registered> registered_ ABSL_GUARDED_BY(mutex_);
 };
 

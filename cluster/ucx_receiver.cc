@@ -16,38 +16,31 @@ UcxReceiver::UcxReceiver(ConnectionId connection, ucp_worker_h worker, Transport
 
 absl::Status UcxReceiver::Take(const PieceHeader& header, ByteSpan frame_part, void* data,
                                bool rendezvous) {
-  if (rendezvous && header.payload_part != header.payload_bytes) {
-    return absl::InvalidArgumentError("transport header: rendezvous of a part");
-  }
   TERRACE_RETURN_IF_ERROR(inbound_.Take(header, frame_part));
-  Add(counters_->bytes_received, header.frame_part + header.payload_part);
-  if (header.message_complete()) Add(counters_->messages_received, 1);
-  if (inbound_.frame_arrived()) {
-    Landing landing = handler_->OnMessage(connection_, inbound_.frame(), header.payload_bytes);
-    if (header.payload_bytes > 0) {
-      writer_ = LandingWriter(std::move(landing), header.payload_bytes);
-      arriving_ = true;
-    }
-  }
+  const uint64_t bytes = header.data_bytes();
+  Add(counters_->bytes_received, header.frame_part + bytes);
+  if (!inbound_.frame_arrived()) return absl::OkStatus();
+  Add(counters_->messages_received, 1);
+  Landing landing = handler_->OnMessage(connection_, inbound_.frame(), bytes);
+  if (bytes == 0) return absl::OkStatus();
+  LandingWriter writer(std::move(landing), bytes);
   if (rendezvous) {
-    arriving_ = false;
-    StartTransfer(data, header.payload_bytes);
-  } else if (header.payload_part > 0) {
-    writer_.Write({static_cast<const std::byte*>(data), header.payload_part});
-    arriving_ = !header.message_complete();
-    if (!arriving_) writer_.Finish(absl::OkStatus());
+    StartTransfer(std::move(writer), data, bytes);
+  } else {
+    writer.Write({static_cast<const std::byte*>(data), bytes});
+    writer.Finish(absl::OkStatus());
   }
   return absl::OkStatus();
 }
 
-void UcxReceiver::StartTransfer(void* descriptor, uint64_t bytes) {
-  if (writer_.landing().pieces.empty()) {
+void UcxReceiver::StartTransfer(LandingWriter writer, void* descriptor, uint64_t bytes) {
+  if (writer.landing().pieces.empty()) {
     // Left alone, UCX tells the sender that its bytes were thrown away.
-    writer_.Finish(absl::OkStatus());
+    writer.Finish(absl::OkStatus());
     return;
   }
   auto owned = std::make_unique<Transfer>(
-      Transfer{.receiver = this, .bytes = bytes, .writer = std::exchange(writer_, {})});
+      Transfer{.receiver = this, .bytes = bytes, .writer = std::move(writer)});
   Transfer* const transfer = owned.get();
   transfers_.emplace(transfer, std::move(owned));
   for (MutableByteSpan piece : transfer->writer.landing().pieces) {
@@ -81,15 +74,15 @@ void UcxReceiver::OnReceived(void* request, ucs_status_t status, size_t length, 
 void UcxReceiver::EndTransfer(Transfer* transfer, ucs_status_t ucx_status) {
   absl::Status status = FromUcx(ucx_status, "receive");
   LandingWriter writer = std::move(transfer->writer);
+  const uint64_t bytes = transfer->bytes;
   transfers_.erase(transfer);
-  if (status.ok()) writer.WrittenElsewhere();
+  if (status.ok()) writer.Written(bytes);
   writer.Finish(status);
   if (!status.ok()) lost_(std::move(status));
 }
 
 void UcxReceiver::Fail(const absl::Status& why) {
-  if (!std::exchange(arriving_, false)) return;
-  writer_.Finish(why);
+  for (const auto& [transfer, owned] : std::exchange(transfers_, {})) owned->writer.Finish(why);
 }
 
 }  // namespace terrace

@@ -22,13 +22,13 @@ class UcxReceiver {
               TransportCounters* counters, absl::AnyInvocable<void(absl::Status)> lost);
 
   // Takes a piece inside UCX's active-message callback: tells the handler of a complete frame
-  // and moves the payload part to its landing. `data` is the part itself or, for a rendezvous,
-  // its descriptor. InvalidArgument when the piece is not the one that must come next.
+  // and moves the payload to its landing. `data` is the payload itself or, for a rendezvous, its
+  // descriptor. InvalidArgument when the piece is not the one that must come next.
   absl::Status Take(const PieceHeader& header, ByteSpan frame_part, void* data, bool rendezvous);
 
   // UCX writes to no landing any more.
   bool quiet() const { return transfers_.empty(); }
-  // Fails the landing in progress. Only when quiet().
+  // Fails the landings that are left. Only when quiet(), or when UCX's worker is gone.
   void Fail(const absl::Status& why);
 
  private:
@@ -40,7 +40,7 @@ class UcxReceiver {
     std::vector<ucp_dt_iov_t> pieces;
   };
 
-  void StartTransfer(void* descriptor, uint64_t bytes);
+  void StartTransfer(LandingWriter writer, void* descriptor, uint64_t bytes);
   static void OnReceived(void* request, ucs_status_t status, size_t length, void* transfer);
   void EndTransfer(Transfer* transfer, ucs_status_t status);
 
@@ -51,8 +51,6 @@ class UcxReceiver {
   absl::AnyInvocable<void(absl::Status)> lost_;
 
   InboundMessage inbound_;
-  LandingWriter writer_;   // of the payload that arrives in pieces
-  bool arriving_ = false;  // writer_ awaits more
   absl::flat_hash_map<Transfer*, std::unique_ptr<Transfer>> transfers_;
 };
 

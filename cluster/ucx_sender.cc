@@ -67,8 +67,7 @@ bool UcxSender::MayPump() const {
   if (!broken_.ok() || next_ == queue_.size() || pieces_out_ >= limits_->max_pieces) return false;
   const PieceHeader& next = queue_[next_].next;
   if (next.kind == PieceKind::kData && !open_) return false;
-  const uint64_t bytes = limits_->rendezvous ? next.payload_bytes : limits_->segment_bytes;
-  return bytes_out_ == 0 || bytes_out_ + bytes <= limits_->max_in_flight_bytes;
+  return bytes_out_ == 0 || bytes_out_ + next.payload_bytes <= limits_->max_in_flight_bytes;
 }
 
 absl::StatusOr<bool> UcxSender::Pump() {
@@ -87,41 +86,22 @@ void UcxSender::Fill(Outbound* message, Piece* piece, bool* rendezvous) {
   PieceHeader& next = message->next;
   next.frame_part = std::min<uint64_t>(next.frame_bytes - next.frame_offset,
                                        limits_->max_header_bytes - kPieceHeaderBytes);
-  next.payload_part = 0;
+  const uint64_t room = limits_->segment_bytes - kPieceHeaderBytes - next.frame_part;
+  *rendezvous = next.data_bytes() > room;
   piece->data.clear();
-  *rendezvous = false;
-  if (next.frame_complete()) {
-    const uint64_t left = next.payload_bytes - next.payload_offset;
-    const uint64_t room = limits_->segment_bytes - kPieceHeaderBytes - next.frame_part;
-    *rendezvous = limits_->rendezvous && left > room;
-    // Pieces begin on page boundaries of their block; a rest that fits is not sent alone.
-    next.payload_part =
-        *rendezvous || left <= room ? left : std::min<uint64_t>(room, limits_->piece_payload_bytes);
-  }
-  for (uint64_t missing = next.payload_part; missing > 0;) {
-    const ByteSpan span = message->message.payload[message->payload_index];
-    const size_t count = std::min<uint64_t>(missing, span.size() - message->payload_skip);
-    if (count > 0) {
-      const ByteSpan part = span.subspan(message->payload_skip, count);
-      if (message->message.sending) message->message.sending(part);
-      piece->data.push_back({.buffer = const_cast<std::byte*>(part.data()), .length = count});
-    }
-    missing -= count;
-    message->payload_skip += count;
-    if (message->payload_skip == span.size()) {
-      ++message->payload_index;
-      message->payload_skip = 0;
-    }
+  for (ByteSpan part : message->message.payload) {
+    if (!next.frame_complete() || part.empty()) continue;
+    if (message->message.sending) message->message.sending(part);
+    piece->data.push_back({.buffer = const_cast<std::byte*>(part.data()), .length = part.size()});
   }
   piece->message = message;
-  piece->bytes = next.payload_part;
+  piece->bytes = next.data_bytes();
   piece->header.resize(kPieceHeaderBytes + next.frame_part);
   EncodePieceHeader(next, std::span(piece->header).first<kPieceHeaderBytes>());
   const auto frame = message->message.frame.begin() + next.frame_offset;
   std::copy(frame, frame + next.frame_part, piece->header.begin() + kPieceHeaderBytes);
-  message->handed_over = next.message_complete();
+  message->handed_over = next.frame_complete();
   next.frame_offset += next.frame_part;
-  next.payload_offset += next.payload_part;
 }
 
 absl::Status UcxSender::SendPiece() {

@@ -15,11 +15,11 @@
 namespace terrace {
 
 struct UcxSendLimits {
-  bool rendezvous = false;         // payloads larger than a segment go by rendezvous, whole
-  size_t max_header_bytes = 0;     // of one active message: piece header and frame part
-  size_t segment_bytes = 0;        // of one eager active message, its header included
-  size_t piece_payload_bytes = 0;  // of a payload in one eager active message
-  uint32_t max_pieces = 0;         // in UCX's hands at once
+  size_t max_header_bytes = 0;  // of one active message: piece header and frame part
+  // Of one eager active message, its header included. A payload for which there is no room in the
+  // last one goes by rendezvous, whole.
+  size_t segment_bytes = 0;
+  uint32_t max_pieces = 0;  // in UCX's hands at once
   uint64_t max_in_flight_bytes = 0;
   uint32_t max_queued_messages = 0;
 };
@@ -49,9 +49,7 @@ class UcxSender {
  private:
   struct Outbound {
     OutgoingMessage message;
-    PieceHeader next;          // its offsets are what has been handed over
-    size_t payload_index = 0;  // the payload's span where the next piece starts
-    size_t payload_skip = 0;   // and the bytes of it that are gone
+    PieceHeader next;  // its offset is what has been handed over
     uint32_t pieces_out = 0;
     bool handed_over = false;
     bool failed = false;

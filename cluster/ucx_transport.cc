@@ -25,14 +25,8 @@ constexpr absl::Duration kGreetingTimeout = absl::Seconds(5);
 constexpr absl::Duration kCloseTick = absl::Milliseconds(1);
 // Rounds of UCX progress before the loop looks at everything else.
 constexpr int kProgressRounds = 16;
-// Eager pieces in UCX's hands. Two keep the socket full between two turns of the loop.
-constexpr uint32_t kEagerPieces = 2;
-constexpr uint32_t kRendezvousPieces = 64;
-// Of an eager active message: UCX's own segment (TCP_TX_SEG_SIZE) without what UCX adds to it (21
-// bytes in 1.13).
-constexpr size_t kSegmentBytes = (72 << 10) - 64;
-// Of a payload in one eager message, so that pieces begin on page boundaries of their block.
-constexpr size_t kPiecePayloadBytes = 64 << 10;
+// In UCX's hands at once.
+constexpr uint32_t kMaxPieces = 64;
 constexpr absl::Duration kListenTimeout = absl::Seconds(5);
 
 enum class ConnectionState {
@@ -78,7 +72,7 @@ class UcxTransport : public Transport, private LoopDriver {
   }
   absl::Status Register(MutableByteSpan memory) override { return context_->Register(memory); }
   void Unregister(MutableByteSpan memory) override { context_->Unregister(memory); }
-  bool streams() const override { return context_->profile() == UcxProfile::kTcp; }
+  bool streams() const override { return false; }
   TransportStats Stats() const override;
   void Shutdown(absl::Duration deadline) override;
 
@@ -89,9 +83,7 @@ class UcxTransport : public Transport, private LoopDriver {
   void End() override;
 
   // Everything below runs on the loop's thread.
-  absl::Status Use(const SocketAddress& address, bool listening);
-  // Whether the worker's interface does for an address on `interface`.
-  bool Serves(const std::string& interface, bool listening) const;
+  absl::Status Use(const SocketAddress& address);
   absl::Status SetHandlers(ucp_worker_h worker);
   absl::Status SetLimits(ucp_worker_h worker);
   absl::StatusOr<std::string> ListenHere(const SocketAddress& address, const std::string& text);
@@ -133,8 +125,6 @@ class UcxTransport : public Transport, private LoopDriver {
   // Of the loop's thread.
   UcxWorker worker_;  // from the first address on
   int family_ = AF_UNSPEC;
-  std::string interface_;  // "": all of them
-  bool loopback_ = false;
   UcxListener listener_;
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   absl::flat_hash_map<ucp_ep_h, Connection*> endpoints_;  // not those being closed
@@ -157,23 +147,19 @@ absl::Status UcxTransport::Start() {
   return loop_.Start(this);
 }
 
-absl::Status UcxTransport::Use(const SocketAddress& address, bool listening) {
+absl::Status UcxTransport::Use(const SocketAddress& address) {
   if (shutting_down_) return absl::UnavailableError("the transport is shut down");
   const int family = address.storage.ss_family;
-  // A caller that stays on this machine needs no port on its networks.
-  const bool narrow = context_->profile() == UcxProfile::kTcp && (listening || IsLoopback(address));
-  const std::string interface = narrow ? InterfaceOf(address) : "";
-  if (worker_ != nullptr && (family != family_ || !Serves(interface, listening))) {
+  if (worker_ != nullptr && family != family_) {
     if (listener_ != nullptr || !connections_.empty()) {
       return absl::FailedPreconditionError(
-          fmt::format("this transport has begun with IPv{} on {}", family_ == AF_INET ? 4 : 6,
-                      interface_.empty() ? "all interfaces" : "interface " + interface_));
+          fmt::format("this transport has begun with IPv{}", family_ == AF_INET ? 4 : 6));
     }
     loop_.Watch(-1);
     worker_.reset();  // nothing depends on the old choice any more
   }
   if (worker_ != nullptr) return absl::OkStatus();
-  TERRACE_ASSIGN_OR_RETURN(const ucp_context_h context, context_->For(family, interface));
+  TERRACE_ASSIGN_OR_RETURN(const ucp_context_h context, context_->For(family));
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SINGLE;
@@ -189,15 +175,7 @@ absl::Status UcxTransport::Use(const SocketAddress& address, bool listening) {
   loop_.Watch(descriptor);
   worker_ = std::move(worker);
   family_ = family;
-  interface_ = interface;
-  loopback_ = IsLoopback(address);
   return absl::OkStatus();
-}
-
-bool UcxTransport::Serves(const std::string& interface, bool listening) const {
-  if (interface == interface_) return true;
-  // Others are reached from all interfaces, or from the one that is not loopback.
-  return !listening && (interface_.empty() || (interface.empty() && !loopback_));
 }
 
 absl::Status UcxTransport::SetHandlers(ucp_worker_h worker) {
@@ -223,18 +201,15 @@ absl::Status UcxTransport::SetLimits(ucp_worker_h worker) {
   ucp_worker_attr_t attributes{};
   attributes.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER;
   TERRACE_RETURN_IF_ERROR(FromUcx(ucp_worker_query(worker, &attributes), "UCX worker"));
-  const bool rendezvous = context_->profile() == UcxProfile::kRdma;
   // An active message that fits where the longest header fits is one fragment on every lane, so
   // that nothing overtakes it.
-  const size_t one_fragment = std::min(attributes.max_am_header, kSegmentBytes);
+  const size_t one_fragment = attributes.max_am_header;
   if (one_fragment <= kPieceHeaderBytes) {
     return absl::UnavailableError("UCX lanes are too narrow for a message header");
   }
-  limits_ = {.rendezvous = rendezvous,
-             .max_header_bytes = std::min(one_fragment, kPieceHeaderBytes + kMaxFrameBytes),
-             .segment_bytes = rendezvous ? one_fragment : kSegmentBytes,
-             .piece_payload_bytes = kPiecePayloadBytes,
-             .max_pieces = rendezvous ? kRendezvousPieces : kEagerPieces,
+  limits_ = {.max_header_bytes = std::min(one_fragment, kPieceHeaderBytes + kMaxFrameBytes),
+             .segment_bytes = one_fragment,
+             .max_pieces = kMaxPieces,
              .max_in_flight_bytes = options_.max_in_flight_bytes,
              .max_queued_messages = options_.max_queued_messages};
   return absl::OkStatus();
@@ -299,9 +274,8 @@ void UcxTransport::Close(ConnectionId id, absl::Status why) {
 }
 
 TransportStats UcxTransport::Stats() const {
-  const char* const profile = context_->profile() == UcxProfile::kRdma ? "rdma" : "tcp";
   MutexLock lock(&mutex_);
-  return counters_.Read(lanes_.empty() ? profile : fmt::format("{} ({})", profile, lanes_));
+  return counters_.Read(lanes_.empty() ? "rdma" : fmt::format("rdma ({})", lanes_));
 }
 
 void UcxTransport::Shutdown(absl::Duration deadline) {
@@ -391,7 +365,7 @@ Connection* UcxTransport::Find(ConnectionId id) {
 absl::StatusOr<std::string> UcxTransport::ListenHere(const SocketAddress& address,
                                                      const std::string& text) {
   if (listener_) return absl::FailedPreconditionError("the transport listens already");
-  TERRACE_RETURN_IF_ERROR(Use(address, /*listening=*/true));
+  TERRACE_RETURN_IF_ERROR(Use(address));
   ucp_listener_params_t params{};
   params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
   params.sockaddr = {.addr = address.get(), .addrlen = address.length};
@@ -416,7 +390,7 @@ void UcxTransport::ConnectHere(ConnectionId id, const SocketAddress& address,
   params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
   params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
   params.sockaddr = {.addr = address.get(), .addrlen = address.length};
-  const absl::Status usable = Use(address, /*listening=*/false);
+  const absl::Status usable = Use(address);
   const auto connection = usable.ok() ? AddConnection(id, &params) : usable;
   if (!connection.ok()) {
     handler_->OnClose(id, connection.status());
@@ -604,9 +578,6 @@ ucs_status_t UcxTransport::OnPiece(ByteSpan header, void* data, size_t length,
 absl::Status UcxTransport::TakePiece(Connection* connection, ByteSpan bytes, void* data,
                                      size_t length, bool rendezvous) {
   TERRACE_ASSIGN_OR_RETURN(const PieceHeader header, DecodePieceHeader(bytes, length));
-  if (rendezvous && !limits_.rendezvous) {
-    return absl::InvalidArgumentError("transport header: rendezvous was not agreed");
-  }
   if (header.kind == PieceKind::kData && connection->state == ConnectionState::kOpen) {
     return connection->receiver->Take(header, bytes.subspan(kPieceHeaderBytes), data, rendezvous);
   }

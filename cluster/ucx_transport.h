@@ -1,4 +1,4 @@
-// The transport between processes, on UCX (openucx.org, 1.13 or newer).
+// The transport between processes that have RDMA, on UCX (openucx.org, 1.13 or newer).
 #pragma once
 
 #include <memory>
@@ -8,24 +8,17 @@
 
 namespace terrace {
 
-enum class UcxProfile {
-  kAuto,  // rdma where an RDMA device is there, else tcp
-  kTcp,   // eager, buffered copies: the only way in which killed peers never abort the process
-  kRdma,  // rendezvous, zero copy
-};
-
-// One UCX context per process, shared by its transports. Thread-safe; outlives them. An
-// environment that has UCX_TLS chooses the transports itself: kRdma is then taken at its word,
-// kAuto means kTcp. Both sides of a connection need the same profile and settings.
+// One UCX context per process, shared by its transports. Thread-safe; outlives them. An environment
+// that has UCX_TLS chooses UCX's transports itself, and is taken at its word. Both sides of a
+// connection need the same settings.
 class UcxContext {
  public:
   // A process that listens takes its port back at once after a crash, instead of when its old
   // connections have left TIME_WAIT. Changes the environment: call it before there are threads.
   static void LetListenersReusePorts();
-  // Unavailable with UCX's own words when the profile's transports are not there.
-  static absl::StatusOr<std::unique_ptr<UcxContext>> Create(UcxProfile profile);
+  // Unavailable with UCX's own words when there is no RDMA device, or none that UCX can use.
+  static absl::StatusOr<std::unique_ptr<UcxContext>> Create();
   virtual ~UcxContext() = default;
-  virtual UcxProfile profile() const = 0;  // never kAuto
   virtual std::string version() const = 0;
 };
 
@@ -41,10 +34,10 @@ struct UcxTransportOptions {
 };
 
 // `handler` outlives the transport. The loop's thread runs from here to Shutdown. A transport
-// speaks IPv4 or IPv6 (UCX carries one family per context, and none on ::1), and over tcp it keeps
-// to one interface where it listens on an address of one or connects to a loopback address, so that
-// UCX opens no port elsewhere. It chooses by its first address, and anew when it has no connection
-// and does not listen; an address that the choice does not serve is a FailedPrecondition.
+// speaks IPv4 or IPv6 (UCX carries one family per context, and none on ::1). It chooses by its
+// first address, and anew when it has no connection and does not listen; an address of the other
+// family is a FailedPrecondition. UCX's ports trust whoever reaches them: garbage aborts the
+// process.
 // FailedPrecondition in a forked child; ResourceExhausted without descriptors or threads.
 absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(UcxContext* context,
                                                               UcxTransportOptions options,

@@ -67,7 +67,7 @@ absl::StatusOr<int> ShowStatus(const GlobalOptions& options) {
   table.AddRow({"http", status.http_address()});
   table.AddRow({"security", status.security()});
   table.AddRow({"transport", status.transport()});
-  table.AddRow({"UCX", status.ucx_version()});
+  if (!status.ucx_version().empty()) table.AddRow({"UCX", status.ucx_version()});
   table.AddRow({"sessions", FormatCount(status.sessions())});
   table.AddRow({"connections", FormatCount(status.connections())});
   table.AddRow({"leases", FormatCount(status.leases())});

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cluster/ucx_transport.h"
+#include "cluster/tcp_transport.h"
 #include "fmt/format.h"
 #include "proto/checksum.h"
 #include "proto/mutex.h"
@@ -30,8 +30,7 @@ class Party : public TransportHandler {
   explicit Party(TransportLoopOptions options) : options_(options) {}
 
   absl::Status Start() {
-    TERRACE_ASSIGN_OR_RETURN(context_, UcxContext::Create(UcxProfile::kTcp));
-    TERRACE_ASSIGN_OR_RETURN(transport_, CreateUcxTransport(context_.get(), {}, this));
+    TERRACE_ASSIGN_OR_RETURN(transport_, CreateTcpTransport({}, this));
     return absl::OkStatus();
   }
   ~Party() override {
@@ -70,7 +69,6 @@ class Party : public TransportHandler {
   absl::Status Wait(const std::function<bool()>& condition);
 
   const TransportLoopOptions options_;
-  std::unique_ptr<UcxContext> context_;
   std::unique_ptr<Transport> transport_;
   ColdMemory memory_;
   uint32_t checksum_ = 0;

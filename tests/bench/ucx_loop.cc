@@ -1,10 +1,12 @@
 #include "tests/bench/ucx_loop.h"
 
 #include <poll.h>
+#include <ucs/config/global_opts.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -13,7 +15,7 @@
 #include <vector>
 
 #include "cluster/socket_address.h"
-#include "cluster/ucx_context.h"
+#include "cluster/ucx_handles.h"
 #include "fmt/format.h"
 #include "proto/status.h"
 
@@ -35,6 +37,34 @@ struct Header {
   uint32_t whole = 0;  // one active message per block, however large
   uint32_t polling = 0;
 };
+
+// Those with which UCX is fastest over TCP: eager and buffered, and segments that hold a piece and
+// its header. The environment has the last word.
+constexpr std::pair<const char*, const char*> kSettings[] = {
+    {"WARN_INVALID_CONFIG", "n"}, {"TLS", "tcp"},         {"NET_DEVICES", "lo"},
+    {"AF_PRIO", "inet"},          {"RNDV_THRESH", "inf"}, {"ZCOPY_THRESH", "inf"},
+    {"PUT_ENABLE", "n"},          {"TX_SEG_SIZE", "72k"}, {"RX_SEG_SIZE", "72k"},
+    {"CM_USE_ALL_DEVICES", "n"},  {"MEMTYPE_CACHE", "n"},
+};
+
+absl::StatusOr<UcxContextHandle> InitUcx() {
+  ucs_global_opts_set_value("LOG_LEVEL", "fatal");  // it would speak on stdout
+  ucp_config_t* raw_config = nullptr;
+  TERRACE_RETURN_IF_ERROR(FromUcx(ucp_config_read(nullptr, nullptr, &raw_config), "UCX settings"));
+  const UcxConfig config(raw_config);
+  for (const auto& [name, value] : kSettings) {
+    for (const std::string& full : {std::string(name), std::string("TCP_") + name}) {
+      if (std::getenv(("UCX_" + full).c_str()) != nullptr) continue;
+      ucp_config_modify(config.get(), full.c_str(), value);  // one of the two is known
+    }
+  }
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  ucp_context_h context = nullptr;
+  TERRACE_RETURN_IF_ERROR(FromUcx(ucp_init(&params, config.get(), &context), "UCX"));
+  return UcxContextHandle(context);
+}
 
 // One process's half: a worker, an endpoint, blocks on their way in and out.
 class LoopEnd {
@@ -65,7 +95,7 @@ class LoopEnd {
   void Take(const Header& header, ByteSpan data);
   absl::Status UseEndpoint(ucp_ep_params_t* params);
 
-  std::unique_ptr<UcxContext> context_;
+  UcxContextHandle context_;
   UcxWorker worker_;
   UcxListener listener_;
   ucp_ep_h endpoint_ = nullptr;
@@ -87,12 +117,10 @@ class LoopEnd {
 absl::Status LoopEnd::Init(OnHeader on_header, OnHeader on_block) {
   on_header_ = std::move(on_header);
   on_block_ = std::move(on_block);
-  TERRACE_ASSIGN_OR_RETURN(context_, UcxContext::Create(UcxProfile::kTcp));
-  TERRACE_ASSIGN_OR_RETURN(const ucp_context_h context,
-                           static_cast<UcxContextImpl*>(context_.get())->For(AF_INET, "lo"));
+  TERRACE_ASSIGN_OR_RETURN(context_, InitUcx());
   ucp_worker_params_t params{};
   ucp_worker_h worker = nullptr;
-  TERRACE_RETURN_IF_ERROR(FromUcx(ucp_worker_create(context, &params, &worker), "worker"));
+  TERRACE_RETURN_IF_ERROR(FromUcx(ucp_worker_create(context_.get(), &params, &worker), "worker"));
   worker_.reset(worker);
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |

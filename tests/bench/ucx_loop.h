@@ -1,4 +1,4 @@
-// The bare UCX loop: the least code that moves blocks over UCX with the transport's settings. It
+// The bare UCX loop: the least code that moves blocks over UCX's TCP, in its fastest settings. It
 // is the physical limit that benchmarks are judged against. Of the ways to use UCX (whole blocks
 // or segment-sized pieces per active message, polling or sleeping) it keeps the fastest for each
 // Setup.

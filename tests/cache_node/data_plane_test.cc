@@ -15,12 +15,7 @@ namespace {
 constexpr uint32_t kBlockBytes = 64 << 10;
 constexpr uint32_t kSegments = 4;
 
-// UCX touches memory that sanitizers cannot follow.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr const char* kTransports[] = {"loopback"};
-#else
-constexpr const char* kTransports[] = {"loopback", "ucx"};
-#endif
+constexpr const char* kTransports[] = {"loopback", "tcp"};
 
 class DataPlaneTest : public testing::TestWithParam<const char*> {
  protected:
@@ -30,7 +25,7 @@ class DataPlaneTest : public testing::TestWithParam<const char*> {
     client_.reset();
     session_.reset();
     node_.reset();
-    wires_ = std::string_view(GetParam()) == "ucx" ? Wires::Ucx() : Wires::Loopback();
+    wires_ = std::string_view(GetParam()) == "tcp" ? Wires::Tcp() : Wires::Loopback();
     NodeHooks hooks;
     hooks.make_transport = [this](TransportHandler* handler) { return wires_->Make(handler); };
     absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(options, hooks);

@@ -15,19 +15,11 @@ void Require(const absl::Status& status, const char* what) {
   std::abort();
 }
 
-class UcxWires : public Wires {
+class TcpWires : public Wires {
  public:
-  UcxWires() {
-    absl::StatusOr<std::unique_ptr<UcxContext>> context = UcxContext::Create(UcxProfile::kTcp);
-    Require(context.status(), "UCX context");
-    context_ = *std::move(context);
-  }
   absl::StatusOr<std::unique_ptr<Transport>> Make(TransportHandler* handler) override {
-    return CreateUcxTransport(context_.get(), {}, handler);
+    return CreateTcpTransport({}, handler);
   }
-
- private:
-  std::unique_ptr<UcxContext> context_;
 };
 
 class LoopbackWires : public Wires {
@@ -42,7 +34,7 @@ class LoopbackWires : public Wires {
 
 }  // namespace
 
-std::unique_ptr<Wires> Wires::Ucx() { return std::make_unique<UcxWires>(); }
+std::unique_ptr<Wires> Wires::Tcp() { return std::make_unique<TcpWires>(); }
 std::unique_ptr<Wires> Wires::Loopback() { return std::make_unique<LoopbackWires>(); }
 
 FrameClient::FrameClient(Wires* wires, const std::string& address) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cluster/loopback_transport.h"
-#include "cluster/ucx_transport.h"
+#include "cluster/tcp_transport.h"
 #include "proto/envelope.h"
 #include "proto/frame.h"
 #include "proto/mutex.h"
@@ -21,7 +21,7 @@ class Wires {
   virtual ~Wires() = default;
   virtual absl::StatusOr<std::unique_ptr<Transport>> Make(TransportHandler* handler) = 0;
 
-  static std::unique_ptr<Wires> Ucx();
+  static std::unique_ptr<Wires> Tcp();
   static std::unique_ptr<Wires> Loopback();
 };
 

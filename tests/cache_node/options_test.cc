@@ -83,6 +83,8 @@ TEST(OptionsTest, Ipv6Loopback) {
   options.listen = options.http_listen = "[::1]:0";
   EXPECT_TRUE(options.Validate().ok()) << options.Validate();
   options.data_listen = "[::1]:0";
+  EXPECT_TRUE(options.Validate().ok()) << options.Validate();
+  options.transport = "rdma";
   EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("--data-listen"));
 }
 

@@ -130,8 +130,8 @@ TEST(TerracedTest, MoreMemoryThanThereIsIsRefused) {
   EXPECT_THAT(ended.errors, HasSubstr("GiB"));
 }
 
-TEST(TerracedTest, ControlAndHttpOnIpv6Loopback) {
-  RunningNode node({"--listen=[::1]:0", "--http-listen=[::1]:0"});
+TEST(TerracedTest, ServesOnIpv6Loopback) {
+  RunningNode node({"--listen=[::1]:0", "--http-listen=[::1]:0", "--data-listen=[::1]:0"});
   ASSERT_THAT(node.control, testing::StartsWith("[::1]:")) << node.process.errors();
   ControlSession session(PlainChannel(node.control));
   EXPECT_TRUE(session.ok()) << session.status().error_message();
@@ -169,7 +169,7 @@ TEST(TerracedTest, SecuredOnAnIpv6Interface) {
   tls.pem_root_certs = ca.str();
   ControlSession session(grpc::CreateChannel(node.control, grpc::SslCredentials(tls)), token);
   ASSERT_TRUE(session.ok()) << session.status().error_message();
-  std::unique_ptr<Wires> wires = Wires::Ucx();
+  std::unique_ptr<Wires> wires = Wires::Tcp();
   FrameClient client(wires.get(), session.opened().data_addresses(0));
   EXPECT_TRUE(client.Hello(session.token()));
 }
@@ -188,7 +188,7 @@ TEST(TerracedTest, LoopbackOnlyMeansEachOfItsPorts) {
   RunningNode node;
   ASSERT_NE(node.control, "");
   ControlSession session(PlainChannel(node.control));
-  std::unique_ptr<Wires> wires = Wires::Ucx();
+  std::unique_ptr<Wires> wires = Wires::Tcp();
   FrameClient client(wires.get(), session.opened().data_addresses(0));
   ASSERT_TRUE(client.Hello(session.token()));
   EXPECT_GE(ListeningSockets(node.process.pid()).size(), 3u);
@@ -202,7 +202,7 @@ TEST(TerracedTest, ANodeThatWasKilledTakesItsPortsBackAtOnce) {
   const std::string control = first->control, data = Field(first->ready, "data");
   {
     ControlSession session(PlainChannel(control));
-    std::unique_ptr<Wires> wires = Wires::Ucx();
+    std::unique_ptr<Wires> wires = Wires::Tcp();
     FrameClient client(wires.get(), data);
     ASSERT_TRUE(client.Hello(session.token()));
     first->process.Signal(SIGKILL);
@@ -234,7 +234,7 @@ TEST(TerracedTest, SigtermDuringTrafficFinishesAndEndsWithZero) {
   constexpr uint32_t kBytes = 256 << 10;
   control::v1::OpenNamespaceReply ns;
   ASSERT_TRUE(session.OpenNamespace("load", kBytes, 4, &ns).ok());
-  std::unique_ptr<Wires> wires = Wires::Ucx();
+  std::unique_ptr<Wires> wires = Wires::Tcp();
   FrameClient client(wires.get(), session.opened().data_addresses(0));
   ASSERT_TRUE(client.Hello(session.token()));
   uint64_t published = 0;
@@ -267,7 +267,7 @@ TEST(TerracedTest, ASecondSignalEndsAtOnce) {
   ControlSession session(PlainChannel(node.control));
   control::v1::OpenNamespaceReply ns;
   ASSERT_TRUE(session.OpenNamespace("busy", 4096, 1, &ns).ok());
-  std::unique_ptr<Wires> wires = Wires::Ucx();
+  std::unique_ptr<Wires> wires = Wires::Tcp();
   FrameClient client(wires.get(), session.opened().data_addresses(0));
   ASSERT_TRUE(client.Hello(session.token()));
   ReserveFrame reserve{{ns.id()}, 60'000, {{TestKey(1), {4096, 1}, 0, 0}}};
@@ -285,7 +285,7 @@ TEST(FrozenWorkerTest, DISABLED_Worker) {
   const std::string control = std::getenv("TERRACE_TEST_CONTROL");
   ControlSession session(PlainChannel(control));
   ASSERT_TRUE(session.ok());
-  std::unique_ptr<Wires> wires = Wires::Ucx();
+  std::unique_ptr<Wires> wires = Wires::Tcp();
   FrameClient client(wires.get(), session.opened().data_addresses(0));
   ASSERT_TRUE(client.Hello(session.token()));
   std::cout << "worker is up" << std::endl;

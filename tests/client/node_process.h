@@ -1,4 +1,4 @@
-// A real node in a process of its own, for tests of what goes through UCX and gRPC.
+// A real node in a process of its own, for tests of what goes through sockets and gRPC.
 #pragma once
 
 #include <string>

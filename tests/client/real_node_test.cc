@@ -1,4 +1,4 @@
-// The client against terraced, over gRPC and UCX.
+// The client against terraced, over gRPC and TCP.
 #include <signal.h>
 
 #include <atomic>
@@ -253,6 +253,37 @@ TEST(RealNode, MutualTlsAndTokensOpenTheDoor) {
   EXPECT_THAT(Client::Connect(options).status().ToString(), HasSubstr("its key go together"));
   options.key_file.clear();
   EXPECT_TRUE(absl::IsUnavailable(Client::Connect(options).status()));
+}
+
+TEST(RealNode, RdmaAndTcpDoNotMix) {
+  setenv("UCX_TLS", "tcp", /*overwrite=*/1);  // rdma's ways without its devices
+  NodeProcess node({"--transport=rdma"});
+  ClientOptions options;
+  options.address = node.address();
+  options.transport = "tcp";
+  const absl::Status refused = Client::Connect(options).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(refused.ToString(), HasSubstr("travels by rdma"));
+  options.transport = "rdma";
+  const auto client = Client::Connect(options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_THAT((*client)->Stats().transport, HasSubstr("rdma"));
+  NamespaceDefinition definition{.name = "test"};
+  definition.layout.model = "test";
+  definition.layout.block_bytes = kBlockBytes;
+  definition.layout.block_tokens = 16;
+  const auto ns = (*client)->OpenNamespace(definition);
+  ASSERT_TRUE(ns.ok()) << ns.status();
+  const Chain chain = *Chain::FromTokens(*ns, std::vector<uint32_t>(16));
+  std::vector<std::byte> sent(kBlockBytes), received(kBlockBytes);
+  Payload(chain.key(0)).Fill(sent);
+  Operation put = (*client)->Put(*ns, {{chain.key(0), {ByteSpan(sent)}, {}}});
+  put.Wait();
+  EXPECT_EQ(put.succeeded(), 1u);
+  Operation get = (*client)->Get(*ns, {{chain.key(0), {MutableByteSpan(received)}}});
+  get.Wait();
+  EXPECT_EQ(get.succeeded(), 1u);
+  EXPECT_EQ(received, sent);
 }
 
 TEST(RealNode, ConnectSaysWhyNot) {

@@ -19,8 +19,6 @@ RawUcxPeer::RawUcxPeer(const std::string& address)
   ucp_config_modify(config, "TLS", "tcp");
   ucp_config_modify(config, "AF_PRIO", "inet");
   ucp_config_modify(config, "CM_USE_ALL_DEVICES", "n");
-  ucp_config_modify(config, "TX_SEG_SIZE", "72k");
-  ucp_config_modify(config, "RX_SEG_SIZE", "72k");
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/tcp_transport.h"
 #include "cluster/ucx_transport.h"
 #include "fmt/format.h"
 
@@ -44,11 +45,16 @@ class Child : public TransportHandler {
   std::vector<std::byte> inbox_ = std::vector<std::byte>(kPayloadBytes);
 };
 
-int Run(const std::string& address, UcxProfile profile) {
-  auto context = UcxContext::Create(profile);
-  if (!context.ok()) return 1;
+int Run(const std::string& address, bool rdma) {
+  std::unique_ptr<UcxContext> context;
+  if (rdma) {
+    auto created = UcxContext::Create();
+    if (!created.ok()) return 1;
+    context = *std::move(created);
+  }
   Child child;
-  auto transport = CreateUcxTransport(context->get(), {}, &child);
+  auto transport =
+      rdma ? CreateUcxTransport(context.get(), {}, &child) : CreateTcpTransport({}, &child);
   if (!transport.ok()) return 1;
   child.Use(transport->get());
   if (!(*transport)->Connect(address, absl::Seconds(10)).ok()) return 1;
@@ -67,6 +73,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: transport_child ADDRESS tcp|rdma\n");
     return 2;
   }
-  return terrace::Run(argv[1], std::string_view(argv[2]) == "rdma" ? terrace::UcxProfile::kRdma
-                                                                   : terrace::UcxProfile::kTcp);
+  return terrace::Run(argv[1], /*rdma=*/std::string_view(argv[2]) == "rdma");
 }

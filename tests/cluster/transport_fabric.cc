@@ -1,25 +1,41 @@
 #include "tests/cluster/transport_fabric.h"
 
 #include <cstdlib>
-#include <map>
 
+#include "cluster/tcp_transport.h"
 #include "fmt/format.h"
 #include "gtest/gtest.h"
 
 namespace terrace {
 namespace {
 
-std::map<UcxProfile, std::unique_ptr<UcxContext>>& Contexts() {
-  static std::map<UcxProfile, std::unique_ptr<UcxContext>> contexts;
-  return contexts;
+std::unique_ptr<Transport> Made(absl::StatusOr<std::unique_ptr<Transport>> transport) {
+  if (transport.ok()) return *std::move(transport);
+  ADD_FAILURE() << transport.status();
+  std::abort();
 }
 
-class DestroyContexts : public testing::Environment {
+std::unique_ptr<UcxContext> context;
+
+UcxContext* SharedContext() {
+  if (context != nullptr) return context.get();
+  // Naming the transports is how an operator gets rendezvous without an RDMA device.
+  setenv("UCX_TLS", "tcp", /*overwrite=*/0);
+  auto made = UcxContext::Create();
+  if (!made.ok()) {
+    ADD_FAILURE() << made.status();
+    std::abort();
+  }
+  context = *std::move(made);
+  return context.get();
+}
+
+class DestroyContext : public testing::Environment {
  public:
-  void TearDown() override { Contexts().clear(); }
+  void TearDown() override { context.reset(); }
 };
-[[maybe_unused]] const auto* const kDestroyContexts =
-    testing::AddGlobalTestEnvironment(new DestroyContexts);
+[[maybe_unused]] const auto* const kDestroyContext =
+    testing::AddGlobalTestEnvironment(new DestroyContext);
 
 }  // namespace
 
@@ -27,26 +43,12 @@ std::string ToString(FabricKind kind) {
   switch (kind) {
     case FabricKind::kLoopback:
       return "Loopback";
-    case FabricKind::kUcxTcp:
-      return "UcxTcp";
-    case FabricKind::kUcxRendezvous:
-      return "UcxRendezvous";
+    case FabricKind::kTcp:
+      return "Tcp";
+    case FabricKind::kUcx:
+      return "Ucx";
   }
   return "";
-}
-
-UcxContext* SharedUcxContext(UcxProfile profile) {
-  auto& context = Contexts()[profile];
-  if (context != nullptr) return context.get();
-  // Naming the transports is how an operator gets rendezvous without an RDMA device.
-  setenv("UCX_TLS", "tcp", /*overwrite=*/0);
-  auto made = UcxContext::Create(profile);
-  if (!made.ok()) {
-    ADD_FAILURE() << made.status();
-    std::abort();
-  }
-  context = *std::move(made);
-  return context.get();
 }
 
 TransportFabric::TransportFabric(FabricKind kind) : kind_(kind) {
@@ -60,16 +62,13 @@ std::unique_ptr<Transport> TransportFabric::Make(TransportHandler* handler,
     return CreateLoopbackTransport(network_.get(), {.max_queued_messages = max_queued_messages},
                                    handler);
   }
-  UcxContext* const context =
-      SharedUcxContext(kind_ == FabricKind::kUcxTcp ? UcxProfile::kTcp : UcxProfile::kRdma);
-  auto transport = CreateUcxTransport(
-      context, {.max_queued_messages = max_queued_messages, .max_connections = max_connections},
-      handler);
-  if (!transport.ok()) {
-    ADD_FAILURE() << transport.status();
-    std::abort();
+  if (kind_ == FabricKind::kTcp) {
+    return Made(CreateTcpTransport(
+        {.max_queued_messages = max_queued_messages, .max_connections = max_connections}, handler));
   }
-  return *std::move(transport);
+  return Made(CreateUcxTransport(
+      SharedContext(),
+      {.max_queued_messages = max_queued_messages, .max_connections = max_connections}, handler));
 }
 
 }  // namespace terrace

@@ -10,13 +10,11 @@
 
 namespace terrace {
 
-enum class FabricKind { kLoopback, kUcxTcp, kUcxRendezvous };
+enum class FabricKind { kLoopback, kTcp, kUcx };
 std::string ToString(FabricKind kind);
 
-// The process's UCX context of a profile; rendezvous runs over tcp lanes where there is no RDMA
-// device. Made on first use, destroyed when the tests have ended.
-UcxContext* SharedUcxContext(UcxProfile profile);
-
+// UCX runs over tcp lanes where there is no RDMA device. Its context is made on first use, and
+// destroyed when the tests have ended.
 class TransportFabric {
  public:
   explicit TransportFabric(FabricKind kind);

@@ -1,10 +1,12 @@
-// The transport's small parts: pieces on the wire, their order, landings, addresses, the loop.
+// The transports' small parts: headers on the wire, their order, landings, addresses, the loop.
+#include <array>
 #include <atomic>
 #include <random>
 
 #include "cluster/event_loop.h"
 #include "cluster/inbound_message.h"
 #include "cluster/landing_writer.h"
+#include "cluster/message_header.h"
 #include "cluster/piece.h"
 #include "cluster/socket_address.h"
 #include "cluster/transport.h"
@@ -22,7 +24,7 @@ std::vector<std::byte> Encode(const PieceHeader& header) {
 }
 
 bool Accepted(const PieceHeader& header) {
-  return DecodePieceHeader(Encode(header), header.payload_part).ok();
+  return DecodePieceHeader(Encode(header), header.data_bytes()).ok();
 }
 
 TEST(PieceTest, ComesBackAsItWent) {
@@ -30,9 +32,8 @@ TEST(PieceTest, ComesBackAsItWent) {
                            .frame_offset = 100,
                            .frame_part = 200,
                            .sequence = 0x1122334455667788,
-                           .payload_bytes = kMaxPayloadBytes,
-                           .payload_part = 65536};
-  const auto decoded = DecodePieceHeader(Encode(header), 65536);
+                           .payload_bytes = kMaxPayloadBytes};
+  const auto decoded = DecodePieceHeader(Encode(header), kMaxPayloadBytes);
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(decoded->kind, PieceKind::kData);
   EXPECT_EQ(decoded->frame_bytes, header.frame_bytes);
@@ -40,10 +41,7 @@ TEST(PieceTest, ComesBackAsItWent) {
   EXPECT_EQ(decoded->frame_part, header.frame_part);
   EXPECT_EQ(decoded->sequence, header.sequence);
   EXPECT_EQ(decoded->payload_bytes, header.payload_bytes);
-  EXPECT_EQ(decoded->payload_offset, 0u);
-  EXPECT_EQ(decoded->payload_part, header.payload_part);
   EXPECT_TRUE(decoded->frame_complete());
-  EXPECT_FALSE(decoded->message_complete());
 }
 
 TEST(PieceTest, RefusesWhatBreaksABound) {
@@ -55,11 +53,11 @@ TEST(PieceTest, RefusesWhatBreaksABound) {
   EXPECT_FALSE(Accepted({.frame_bytes = 5, .frame_offset = 4, .frame_part = 2}));
   EXPECT_FALSE(Accepted({.frame_bytes = 5, .frame_offset = ~0u, .frame_part = 2}));
   EXPECT_FALSE(Accepted({.frame_bytes = 5}));
-  EXPECT_FALSE(Accepted({.payload_bytes = kMaxPayloadBytes + 1, .payload_part = 1}));
-  EXPECT_FALSE(Accepted({.payload_bytes = 5, .payload_offset = ~0ull, .payload_part = 2}));
+  EXPECT_FALSE(Accepted({.payload_bytes = kMaxPayloadBytes + 1}));
+  EXPECT_TRUE(Accepted({.frame_bytes = 5, .frame_part = 2, .payload_bytes = 5}));
   EXPECT_FALSE(
-      Accepted({.frame_bytes = 5, .frame_part = 2, .payload_bytes = 5, .payload_part = 5}));
-  EXPECT_FALSE(DecodePieceHeader(Encode({.payload_bytes = 5, .payload_part = 5}), 4).ok());
+      DecodePieceHeader(Encode({.frame_bytes = 5, .frame_part = 2, .payload_bytes = 5}), 5).ok());
+  EXPECT_FALSE(DecodePieceHeader(Encode({.payload_bytes = 5}), 4).ok());
   EXPECT_FALSE(DecodePieceHeader(ByteSpan(Encode({})).first(kPieceHeaderBytes - 1), 0).ok());
   EXPECT_FALSE(DecodePieceHeader({}, 0).ok());
 }
@@ -67,7 +65,7 @@ TEST(PieceTest, RefusesWhatBreaksABound) {
 TEST(PieceTest, SurvivesNoise) {
   std::mt19937_64 random(3);
   const std::vector<std::byte> good =
-      Encode({.frame_bytes = 8, .frame_part = 8, .payload_bytes = 64, .payload_part = 64});
+      Encode({.frame_bytes = 8, .frame_part = 8, .payload_bytes = 64});
   for (int i = 0; i < 100'000; ++i) {
     std::vector<std::byte> bytes = good;
     for (int flips = 1 + i % 3; flips > 0; --flips) {
@@ -76,7 +74,28 @@ TEST(PieceTest, SurvivesNoise) {
     const auto decoded = DecodePieceHeader(bytes, 64);
     if (!decoded.ok()) continue;
     EXPECT_LE(decoded->frame_offset + decoded->frame_part, kMaxFrameBytes);
-    EXPECT_LE(decoded->payload_offset + decoded->payload_part, kMaxPayloadBytes);
+    EXPECT_LE(decoded->payload_bytes, kMaxPayloadBytes);
+  }
+}
+
+TEST(MessageHeaderTest, ComesBackAsItWent) {
+  std::array<std::byte, kMessageHeaderBytes> bytes;
+  EncodeMessageHeader({.frame_bytes = kMaxFrameBytes, .payload_bytes = kMaxPayloadBytes}, bytes);
+  const auto decoded = DecodeMessageHeader(bytes);
+  ASSERT_TRUE(decoded.ok() && decoded->has_value()) << decoded.status();
+  EXPECT_EQ((*decoded)->kind, MessageKind::kData);
+  EXPECT_EQ((*decoded)->frame_bytes, kMaxFrameBytes);
+  EXPECT_EQ((*decoded)->payload_bytes, kMaxPayloadBytes);
+}
+
+TEST(MessageHeaderTest, KnowsAStrangerByHisFirstByte) {
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeMessageHeader(AsBytes("G")).status()));
+  std::array<std::byte, kMessageHeaderBytes> bytes;
+  EncodeMessageHeader({.kind = MessageKind::kHello}, bytes);
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    const auto part = DecodeMessageHeader(ByteSpan(bytes).first(length));
+    ASSERT_TRUE(part.ok()) << part.status();
+    EXPECT_FALSE(part->has_value());
   }
 }
 
@@ -90,31 +109,30 @@ TEST(InboundMessageTest, GathersAFrameThatComesInParts) {
   EXPECT_EQ(AsText(inbound.frame()), "abcde");
 }
 
-TEST(InboundMessageTest, TellsAFrameOnce) {
+TEST(InboundMessageTest, TellsEachFrame) {
   InboundMessage inbound;
-  PieceHeader piece{.frame_bytes = 2, .frame_part = 2, .payload_bytes = 10};
+  const PieceHeader piece{.frame_bytes = 2, .frame_part = 2, .payload_bytes = 10};
   EXPECT_TRUE(inbound.Take(piece, AsBytes("ab")).ok());
   EXPECT_TRUE(inbound.frame_arrived());
-  piece = {.frame_bytes = 2, .frame_offset = 2, .payload_bytes = 10, .payload_part = 10};
-  EXPECT_TRUE(inbound.Take(piece, {}).ok());
-  EXPECT_FALSE(inbound.frame_arrived());
+  EXPECT_EQ(AsText(inbound.frame()), "ab");
   EXPECT_TRUE(inbound.Take({.sequence = 1}, {}).ok());
   EXPECT_TRUE(inbound.frame_arrived());
+  EXPECT_TRUE(inbound.frame().empty());
 }
 
 TEST(InboundMessageTest, RefusesWhatDoesNotComeNext) {
-  const PieceHeader first{.payload_bytes = 10, .payload_part = 4};
+  const PieceHeader first{.frame_bytes = 10, .frame_part = 4, .payload_bytes = 10};
   const std::vector<PieceHeader> wrong = {
-      {.payload_bytes = 10, .payload_part = 4},
-      {.payload_bytes = 10, .payload_offset = 5, .payload_part = 4},
-      {.payload_bytes = 11, .payload_offset = 4, .payload_part = 4},
-      {.frame_bytes = 1, .payload_bytes = 10, .payload_offset = 4, .payload_part = 4},
-      {.sequence = 1, .payload_bytes = 10, .payload_offset = 4, .payload_part = 4},
+      {.frame_bytes = 10, .frame_part = 4, .payload_bytes = 10},
+      {.frame_bytes = 10, .frame_offset = 5, .frame_part = 4, .payload_bytes = 10},
+      {.frame_bytes = 10, .frame_offset = 4, .frame_part = 4, .payload_bytes = 11},
+      {.frame_bytes = 11, .frame_offset = 4, .frame_part = 4, .payload_bytes = 10},
+      {.frame_bytes = 10, .frame_offset = 4, .frame_part = 4, .sequence = 1, .payload_bytes = 10},
   };
   for (const PieceHeader& next : wrong) {
     InboundMessage inbound;
-    ASSERT_TRUE(inbound.Take(first, {}).ok());
-    EXPECT_TRUE(absl::IsInvalidArgument(inbound.Take(next, {})));
+    ASSERT_TRUE(inbound.Take(first, AsBytes("abcd")).ok());
+    EXPECT_TRUE(absl::IsInvalidArgument(inbound.Take(next, AsBytes("efgh"))));
   }
 }
 
@@ -139,6 +157,31 @@ TEST(LandingWriterTest, FillsUnevenPiecesInOrder) {
   writer.Finish(absl::InternalError("again"));
   EXPECT_EQ(landed, 1);
   EXPECT_TRUE(HasPattern(1, memory));
+}
+
+TEST(LandingWriterTest, ShowsTheNextPlaces) {
+  std::vector<std::byte> memory(100);
+  const MutableByteSpan whole(memory);
+  std::vector<size_t> seen;
+  Landing landing;
+  landing.pieces = {whole.first(0), whole.first(30), whole.subspan(30, 0), whole.subspan(30)};
+  landing.progress = [&](ByteSpan bytes) { seen.push_back(bytes.size()); };
+  LandingWriter writer(std::move(landing), 100);
+  std::array<iovec, 4> places;
+  ASSERT_EQ(writer.NextPlaces(50, places), 2u);
+  EXPECT_EQ(places[0].iov_base, memory.data());
+  EXPECT_EQ(places[0].iov_len, 30u);
+  EXPECT_EQ(places[1].iov_base, memory.data() + 30);
+  EXPECT_EQ(places[1].iov_len, 20u);
+  EXPECT_EQ(writer.NextPlaces(50, std::span(places).first(1)), 1u);
+  writer.Written(40);
+  ASSERT_EQ(writer.NextPlaces(1000, places), 1u);
+  EXPECT_EQ(places[0].iov_base, memory.data() + 40);
+  EXPECT_EQ(places[0].iov_len, 60u);
+  writer.Written(60);
+  EXPECT_EQ(writer.NextPlaces(1000, places), 0u);
+  EXPECT_EQ(seen, (std::vector<size_t>{30, 10, 60}));
+  EXPECT_EQ(LandingWriter(Landing(), 10).NextPlaces(10, places), 0u);
 }
 
 TEST(LandingWriterDeathTest, StopsAtALandingOfTheWrongSize) {

@@ -2,7 +2,7 @@
 // the handler is told never exceeds what was announced, and one header has one encoding.
 //
 // The input: pieces of u8 mode, u16 length, and that many bytes of header and frame part. Mode 0
-// has as much data as its header says; any other mode says itself how much.
+// has as much data as its payload; mode 1 has none; any other says itself how much.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -16,7 +16,7 @@
 namespace terrace {
 namespace {
 
-constexpr size_t kPayloadPartAt = 48;
+constexpr size_t kPayloadBytesAt = 32;
 
 void JudgeHeader(const PieceHeader& header, ByteSpan bytes) {
   Require(header.frame_bytes <= kMaxFrameBytes, "frame within its bound");
@@ -24,9 +24,7 @@ void JudgeHeader(const PieceHeader& header, ByteSpan bytes) {
   Require(header.frame_part <= header.frame_bytes &&
               header.frame_offset <= header.frame_bytes - header.frame_part,
           "frame part within the frame");
-  Require(header.payload_part <= header.payload_bytes &&
-              header.payload_offset <= header.payload_bytes - header.payload_part,
-          "payload part within the payload");
+  Require(header.data_bytes() <= header.payload_bytes, "no more than the payload");
   std::array<std::byte, kPieceHeaderBytes> again;
   EncodePieceHeader(header, again);
   Require(std::ranges::equal(again, bytes.first(kPieceHeaderBytes)), "one header, one encoding");
@@ -41,21 +39,13 @@ class Oracle {
     Require(header.frame_bytes == announced_.frame_bytes &&
                 header.payload_bytes == announced_.payload_bytes,
             "sizes stay");
-    Require(header.frame_offset == frame_.size() && header.payload_offset == payload_,
-            "parts in order");
+    Require(header.frame_offset == frame_.size(), "parts in order");
     frame_.insert(frame_.end(), frame_part.begin(), frame_part.end());
-    payload_ += header.payload_part;
     Require(frame_.size() <= announced_.frame_bytes, "no more frame than announced");
-    Require(payload_ <= announced_.payload_bytes, "no more payload than announced");
+    Require(message.frame_arrived() || header.data_bytes() == 0, "no payload before its frame");
     if (message.frame_arrived()) {
-      Require(!told_, "a frame is told once");
       Require(std::ranges::equal(message.frame(), frame_), "the frame is what arrived");
       Require(frame_.size() == announced_.frame_bytes, "a frame is told when it is whole");
-      told_ = true;
-    }
-    Require(told_ || header.payload_part == 0, "no payload before the frame is told");
-    if (header.message_complete()) {
-      Require(told_ && payload_ == announced_.payload_bytes, "a whole message");
       begun_ = false;
       ++sequence_;
     }
@@ -66,11 +56,10 @@ class Oracle {
   Oracle(const PieceHeader& first, uint64_t sequence)
       : begun_(true), announced_(first), sequence_(sequence) {}
 
-  bool begun_ = false, told_ = false;
+  bool begun_ = false;
   PieceHeader announced_;
   uint64_t sequence_ = 0;
   std::vector<std::byte> frame_;
-  uint64_t payload_ = 0;
 };
 
 }  // namespace
@@ -87,9 +76,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::memcpy(&length, &rest[1], sizeof(length));
     const ByteSpan piece = rest.subspan(3, std::min<size_t>(length, rest.size() - 3));
     rest = rest.subspan(3 + piece.size());
-    uint64_t data_bytes = mode;
+    uint64_t data_bytes = mode - (mode == 1 ? 1 : 0);
     if (mode == 0 && piece.size() >= kPieceHeaderBytes) {
-      std::memcpy(&data_bytes, &piece[kPayloadPartAt], sizeof(data_bytes));
+      std::memcpy(&data_bytes, &piece[kPayloadBytesAt], sizeof(data_bytes));
     }
     const auto header = DecodePieceHeader(piece, data_bytes);
     if (!header.ok()) break;  // the connection is broken

@@ -60,7 +60,7 @@ ALLOWED = {
     "client/terracectl/stats_command.cc": {"wait for a condition, not for time"},
     "client/load/replay.cc": {"wait for a condition, not for time"},
     # A random moment for a kill, and the second over which idleness is measured.
-    "tests/cluster/ucx_transport_test.cc": {"wait for a condition, not for time"},
+    "tests/cluster/transport_processes_test.cc": {"wait for a condition, not for time"},
     "tests/lint/lint.py": {message for _, message in BANNED},
 }
 MAX_LINE = 100
