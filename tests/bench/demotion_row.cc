@@ -83,12 +83,13 @@ absl::StatusOr<std::vector<BlockKey>> DemotionRow::PutFresh() {
   return keys;
 }
 
-absl::Status DemotionRow::Demote(const std::vector<BlockKey>& keys, const std::atomic<bool>& stop,
+absl::Status DemotionRow::Demote(const std::vector<BlockKey>& keys, testing::Stop* stop,
                                  std::atomic<bool>* began) {
   const absl::Duration start = Clock::Real()->Now();
   const absl::Duration step = absl::Seconds(kBatch * kFreshBlock / demoted_bytes_per_s_);
   std::vector<Operation> under_way;
-  for (size_t at = 0; at < keys.size() && !stop.load(); at += kBatch) {
+  bool lasted = false;
+  for (size_t at = 0; at < keys.size() && !lasted; at += kBatch) {
     const size_t end = std::min(at + kBatch, keys.size());
     under_way.push_back(node_.client->Persist(
         fresh_,
@@ -96,26 +97,26 @@ absl::Status DemotionRow::Demote(const std::vector<BlockKey>& keys, const std::a
         {.timeout = kTimeout}));
     began->store(true);
     began->notify_all();
-    // The pace is what is measured here, not a condition that is waited for.
     const absl::Duration next = start + step * static_cast<double>(under_way.size());
-    std::this_thread::sleep_for(absl::ToChronoNanoseconds(next - Clock::Real()->Now()));
+    lasted = !stop->Wait(std::max(next - Clock::Real()->Now(), absl::ZeroDuration()));
   }
   for (Operation& operation : under_way) {
     operation.Wait();
     TERRACE_RETURN_IF_ERROR(StatusOf(operation));
   }
-  if (!stop.load()) return absl::UnknownError("the fresh blocks did not last for the round");
+  if (!lasted) return absl::UnknownError("the fresh blocks did not last for the round");
   return absl::OkStatus();
 }
 
 absl::StatusOr<Measurement> DemotionRow::Demoting() {
   TERRACE_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, PutFresh());
-  std::atomic<bool> stop = false, began = false;
+  testing::Stop stop;
+  std::atomic<bool> began = false;
   absl::Status demoted;
-  std::thread demotes([&] { demoted = Demote(keys, stop, &began); });
+  std::thread demotes([&] { demoted = Demote(keys, &stop, &began); });
   began.wait(false);
   const absl::StatusOr<Measurement> slowest = SlowestHundredth();
-  stop = true;
+  stop.Now();
   demotes.join();
   TERRACE_RETURN_IF_ERROR(demoted);
   return slowest;

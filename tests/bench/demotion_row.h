@@ -12,6 +12,7 @@
 #include "tests/bench/cold_arena.h"
 #include "tests/bench/rounds.h"
 #include "tests/bench/ssd_folder.h"
+#include "tests/support/stop.h"
 
 namespace terrace::bench {
 
@@ -37,7 +38,7 @@ class DemotionRow {
   // Puts blocks that are in host memory alone afterwards.
   absl::StatusOr<std::vector<BlockKey>> PutFresh();
   // Has them written to the ssd tier at the row's pace, until `stop`.
-  absl::Status Demote(const std::vector<BlockKey>& keys, const std::atomic<bool>& stop,
+  absl::Status Demote(const std::vector<BlockKey>& keys, testing::Stop* stop,
                       std::atomic<bool>* began);
 
   const SsdFolder folder_;  // outlives the node

@@ -15,6 +15,7 @@
 #include "proto/mutex.h"
 #include "storage/cold_folder.h"
 #include "storage/cold_store.h"
+#include "tests/support/stop.h"
 
 namespace terrace::testing {
 
@@ -214,27 +215,6 @@ absl::Status GetAndCheck(Store& store, const BlockKey& key, uint64_t* version = 
   if (version != nullptr) *version = parsed->generation();
   return status;
 }
-
-// A pause that ends early when it is time to stop.
-class Stop {
- public:
-  // False when it is time to end.
-  bool Wait(absl::Duration time) {
-    MutexLock lock(&mutex_);
-    if (!ending_) changed_.WaitWithTimeout(&mutex_, time);
-    return !ending_;
-  }
-  void Now() {
-    MutexLock lock(&mutex_);
-    ending_ = true;
-    changed_.SignalAll();
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-};
 
 inline ColdFolderOptions SmallFolder(const std::string& path) {
   ColdFolderOptions options;
