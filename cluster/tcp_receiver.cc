@@ -16,7 +16,7 @@ namespace terrace {
 namespace {
 
 // Of a payload at once: still in the second-level cache when `progress` looks at it.
-constexpr size_t kPartBytes = 128 << 10;
+constexpr size_t kPartBytes = 256 << 10;
 // Of one connection before the others and the sending side get their turn.
 constexpr uint64_t kBytesPerTurn = 512 << 10;
 // After a payload of at least kLargePayload another is likely: of it no more than this is read into

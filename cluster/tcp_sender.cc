@@ -15,7 +15,7 @@ namespace {
 
 // Offered to the kernel at once. A part of this size is still in the second-level cache when the
 // kernel copies it, and large enough that the call costs little.
-constexpr uint64_t kBatchBytes = 128 << 10;
+constexpr uint64_t kBatchBytes = 256 << 10;
 // The rest of a payload that is no larger than this goes with the part before it.
 constexpr uint64_t kSmallRest = 16 << 10;
 // Of one connection before the others and the receiving side get their turn.
