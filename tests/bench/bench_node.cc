@@ -1,14 +1,15 @@
 #include "tests/bench/bench_node.h"
 
 #include <cstring>
+#include <utility>
 
 #include "fmt/format.h"
 #include "proto/status.h"
 
 namespace terrace::bench {
 
-absl::StatusOr<BenchNode> BenchNode::Start(const std::string& bin_folder,
-                                           const std::vector<std::string>& flags) {
+absl::StatusOr<ChildProcess> BenchNode::StartProcess(const std::string& bin_folder,
+                                                     const std::vector<std::string>& flags) {
   std::vector<std::string> arguments = {bin_folder + "/terraced",
                                         "--listen",
                                         "127.0.0.1:0",
@@ -17,8 +18,11 @@ absl::StatusOr<BenchNode> BenchNode::Start(const std::string& bin_folder,
                                         "--transport",
                                         "tcp"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
-  BenchNode node;
-  TERRACE_ASSIGN_OR_RETURN(node.process, ChildProcess::Start(arguments));
+  return ChildProcess::Start(arguments);
+}
+
+absl::StatusOr<BenchNode> BenchNode::Connect(ChildProcess process) {
+  BenchNode node{.process = std::move(process), .client = nullptr};
   TERRACE_ASSIGN_OR_RETURN(std::string ready,
                            node.process.WaitForLine("terraced ready", absl::Seconds(120)));
   TERRACE_ASSIGN_OR_RETURN(node.client, Client::Connect({.address = Field(ready, "control"),

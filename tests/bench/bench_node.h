@@ -13,9 +13,12 @@
 namespace terrace::bench {
 
 struct BenchNode {
-  // `terraced` from `bin_folder` over tcp, with further flags; waits until it is ready.
-  static absl::StatusOr<BenchNode> Start(const std::string& bin_folder,
-                                         const std::vector<std::string>& flags);
+  // `terraced` from `bin_folder` over tcp, with further flags. What is started here, process or
+  // client, stays on the processors of the caller: apart where they belong on different ones.
+  static absl::StatusOr<ChildProcess> StartProcess(const std::string& bin_folder,
+                                                   const std::vector<std::string>& flags);
+  // Waits until it is ready.
+  static absl::StatusOr<BenchNode> Connect(ChildProcess process);
 
   ChildProcess process;
   std::unique_ptr<Client> client;

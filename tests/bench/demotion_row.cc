@@ -47,9 +47,11 @@ absl::StatusOr<std::unique_ptr<DemotionRow>> DemotionRow::Start(const std::strin
                                                                 SsdFolder folder) {
   TERRACE_ASSIGN_OR_RETURN(const double device, DeviceBytesPerSecond(folder.path()));
   TERRACE_ASSIGN_OR_RETURN(
-      BenchNode node,
-      BenchNode::Start(bin_folder, {"--host-bytes", std::to_string(kHostBytes), "--ssd",
-                                    fmt::format("{}/terrace:{}", folder.path(), kSsdBytes)}));
+      ChildProcess process,
+      BenchNode::StartProcess(bin_folder,
+                              {"--host-bytes", std::to_string(kHostBytes), "--ssd",
+                               fmt::format("{}/terrace:{}", folder.path(), kSsdBytes)}));
+  TERRACE_ASSIGN_OR_RETURN(BenchNode node, BenchNode::Connect(std::move(process)));
   std::unique_ptr<DemotionRow> row(new DemotionRow(std::move(folder), std::move(node), device));
   TERRACE_RETURN_IF_ERROR(row->PutReadBlocks());
   return row;

@@ -22,13 +22,14 @@ TerraceContender::TerraceContender(BenchNode node) : node_(std::move(node)), are
 
 absl::StatusOr<std::unique_ptr<TerraceContender>> TerraceContender::Start(
     const std::string& bin_folder, uint64_t host_bytes) {
-  absl::StatusOr<BenchNode> node = absl::UnknownError("");
+  absl::StatusOr<ChildProcess> process = absl::UnknownError("");
   {
-    const StartingFar far;
-    node = BenchNode::Start(bin_folder, {"--host-bytes", std::to_string(host_bytes)});
+    const StartingFar far;  // the client stays near
+    process = BenchNode::StartProcess(bin_folder, {"--host-bytes", std::to_string(host_bytes)});
   }
-  TERRACE_RETURN_IF_ERROR(node.status());
-  std::unique_ptr<TerraceContender> contender(new TerraceContender(*std::move(node)));
+  TERRACE_RETURN_IF_ERROR(process.status());
+  TERRACE_ASSIGN_OR_RETURN(BenchNode node, BenchNode::Connect(*std::move(process)));
+  std::unique_ptr<TerraceContender> contender(new TerraceContender(std::move(node)));
   TERRACE_RETURN_IF_ERROR(contender->node_.client->RegisterMemory(contender->arena_.all()));
   return contender;
 }
