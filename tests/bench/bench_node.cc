@@ -22,17 +22,22 @@ absl::StatusOr<ChildProcess> BenchNode::StartProcess(const std::string& bin_fold
 }
 
 absl::StatusOr<BenchNode> BenchNode::Connect(ChildProcess process) {
-  BenchNode node{.process = std::move(process), .client = nullptr};
+  BenchNode node{.process = std::move(process), .address = {}, .client = nullptr};
   TERRACE_ASSIGN_OR_RETURN(std::string ready,
                            node.process.WaitForLine("terraced ready", absl::Seconds(120)));
-  TERRACE_ASSIGN_OR_RETURN(node.client, Client::Connect({.address = Field(ready, "control"),
-                                                         .name = "terrace-bench",
-                                                         .transport = "tcp"}));
+  node.address = Field(ready, "control");
+  TERRACE_ASSIGN_OR_RETURN(
+      node.client,
+      Client::Connect({.address = node.address, .name = "terrace-bench", .transport = "tcp"}));
   return node;
 }
 
+std::string BenchNamespaceName(uint32_t block_bytes) {
+  return fmt::format("bench-{}", block_bytes);
+}
+
 absl::StatusOr<Namespace> OpenBenchNamespace(Client* client, uint32_t block_bytes) {
-  NamespaceDefinition definition{.name = fmt::format("bench-{}", block_bytes)};
+  NamespaceDefinition definition{.name = BenchNamespaceName(block_bytes)};
   definition.layout = {.model = "bench",
                        .block_tokens = 16,
                        .layers = 1,

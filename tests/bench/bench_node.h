@@ -21,10 +21,12 @@ struct BenchNode {
   static absl::StatusOr<BenchNode> Connect(ChildProcess process);
 
   ChildProcess process;
+  std::string address;  // of its control plane
   std::unique_ptr<Client> client;
 };
 
-// A namespace whose blocks have `block_bytes` and one segment.
+std::string BenchNamespaceName(uint32_t block_bytes);
+// The namespace of this name whose blocks have `block_bytes` and one segment.
 absl::StatusOr<Namespace> OpenBenchNamespace(Client* client, uint32_t block_bytes);
 BlockKey BenchKey(const Namespace& ns, uint64_t number);
 // OK when all blocks of an operation that has ended are.

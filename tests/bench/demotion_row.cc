@@ -37,9 +37,11 @@ absl::StatusOr<double> DeviceBytesPerSecond(const std::string& folder) {
 
 }  // namespace
 
-DemotionRow::DemotionRow(SsdFolder folder, BenchNode node, double device_bytes_per_s)
+DemotionRow::DemotionRow(SsdFolder folder, BenchNode node, std::string bin_folder,
+                         double device_bytes_per_s)
     : folder_(std::move(folder)),
       node_(std::move(node)),
+      bin_folder_(std::move(bin_folder)),
       demoted_bytes_per_s_(kShareOfDevice * device_bytes_per_s),
       memory_(kMemoryBytes) {}
 
@@ -52,7 +54,8 @@ absl::StatusOr<std::unique_ptr<DemotionRow>> DemotionRow::Start(const std::strin
                               {"--host-bytes", std::to_string(kHostBytes), "--ssd",
                                fmt::format("{}/terrace:{}", folder.path(), kSsdBytes)}));
   TERRACE_ASSIGN_OR_RETURN(BenchNode node, BenchNode::Connect(std::move(process)));
-  std::unique_ptr<DemotionRow> row(new DemotionRow(std::move(folder), std::move(node), device));
+  std::unique_ptr<DemotionRow> row(
+      new DemotionRow(std::move(folder), std::move(node), bin_folder, device));
   TERRACE_RETURN_IF_ERROR(row->PutReadBlocks());
   return row;
 }
@@ -60,7 +63,6 @@ absl::StatusOr<std::unique_ptr<DemotionRow>> DemotionRow::Start(const std::strin
 absl::Status DemotionRow::PutReadBlocks() {
   Client* const client = node_.client.get();
   TERRACE_ASSIGN_OR_RETURN(read_, OpenBenchNamespace(client, kReadBlock));
-  TERRACE_ASSIGN_OR_RETURN(fresh_, OpenBenchNamespace(client, kFreshBlock));
   std::vector<PutRequest> puts;
   for (uint64_t i = 0; i < kReadBlocks; ++i) {
     puts.push_back(
@@ -72,6 +74,7 @@ absl::Status DemotionRow::PutReadBlocks() {
 }
 
 absl::StatusOr<std::vector<BlockKey>> DemotionRow::PutFresh() {
+  TERRACE_ASSIGN_OR_RETURN(fresh_, OpenBenchNamespace(node_.client.get(), kFreshBlock));
   const auto blocks = static_cast<size_t>(kFreshSeconds * demoted_bytes_per_s_ / kFreshBlock) + 1;
   std::vector<BlockKey> keys;
   std::vector<PutRequest> puts;
@@ -110,6 +113,15 @@ absl::Status DemotionRow::Demote(const std::vector<BlockKey>& keys, testing::Sto
   return absl::OkStatus();
 }
 
+absl::Status DemotionRow::ForgetFresh() {
+  TERRACE_ASSIGN_OR_RETURN(
+      ChildProcess admin,
+      ChildProcess::Start({bin_folder_ + "/terracectl", "--address", node_.address, "namespace",
+                           "delete", BenchNamespaceName(kFreshBlock)}));
+  if (admin.Wait() == 0) return absl::OkStatus();
+  return absl::UnknownError("terracectl namespace delete: " + admin.errors());
+}
+
 absl::StatusOr<Measurement> DemotionRow::Demoting() {
   TERRACE_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, PutFresh());
   testing::Stop stop;
@@ -121,6 +133,7 @@ absl::StatusOr<Measurement> DemotionRow::Demoting() {
   stop.Now();
   demotes.join();
   TERRACE_RETURN_IF_ERROR(demoted);
+  TERRACE_RETURN_IF_ERROR(ForgetFresh());
   return slowest;
 }
 

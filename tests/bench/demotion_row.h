@@ -30,19 +30,21 @@ class DemotionRow {
   absl::StatusOr<RowResult> Run(int rounds, const std::atomic<bool>* stop);
 
  private:
-  DemotionRow(SsdFolder folder, BenchNode node, double device_bytes_per_s);
+  DemotionRow(SsdFolder folder, BenchNode node, std::string bin_folder, double device_bytes_per_s);
   absl::Status PutReadBlocks();
   absl::StatusOr<Measurement> Quiet() { return SlowestHundredth(); }
   absl::StatusOr<Measurement> Demoting();
   absl::StatusOr<Measurement> SlowestHundredth();
-  // Puts blocks that are in host memory alone afterwards.
+  // Puts blocks that are in host memory alone afterwards; host memory has room for one round's.
   absl::StatusOr<std::vector<BlockKey>> PutFresh();
+  absl::Status ForgetFresh();
   // Has them written to the ssd tier at the row's pace, until `stop`.
   absl::Status Demote(const std::vector<BlockKey>& keys, testing::Stop* stop,
                       std::atomic<bool>* began);
 
   const SsdFolder folder_;  // outlives the node
   BenchNode node_;
+  const std::string bin_folder_;
   const double demoted_bytes_per_s_;
   ColdArena memory_;
   Namespace read_, fresh_;
