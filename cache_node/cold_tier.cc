@@ -149,7 +149,7 @@ absl::Duration ColdTier::Work() {
   double blocks = 0;
   for (size_t i = 0; i < store_->folders(); ++i) {
     ColdFolder& folder = store_->folder(i);
-    if (wanted > 0) any |= Recut(&folder, wanted);
+    if (wanted > 0 && folder.Stats().loaded) any |= Recut(&folder, wanted);
     any |= KeepRoom(&folder);
     const ColdFolderStats stats = folder.Stats();
     blocks += stats.blocks == 0

@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace terrace {
+namespace {
+
+// The ssd tier could not delete a namespace's blocks.
+constexpr absl::Duration kDeleteAgainIn = absl::Seconds(1);
+
+}  // namespace
 
 Mover::Mover(TieredStore* store, NamespaceTable* namespaces)
     : store_(store),
@@ -23,7 +29,8 @@ absl::Duration Mover::Work() {
   const bool forgot = namespaces_->ForgetSome(store_);
   const bool tidied = store_->Tidy();
   if (forgot || tidied) return absl::ZeroDuration();
-  return store_->TidyAgainIn();
+  return std::min(store_->TidyAgainIn(),
+                  namespaces_->Deleting() ? kDeleteAgainIn : absl::InfiniteDuration());
 }
 
 }  // namespace terrace

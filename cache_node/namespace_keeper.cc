@@ -1,6 +1,7 @@
 #include "cache_node/namespace_keeper.h"
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -53,6 +54,20 @@ absl::StatusOr<control::v1::NamespaceRecords> Decode(const std::string& text,
   return records;
 }
 
+// NotFound when there is none. One that cannot be read is not taken for none: what it knew would be
+// written over.
+absl::StatusOr<control::v1::NamespaceRecords> Read(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error) && !error) return absl::NotFoundError(path);
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file || !text) {
+    return absl::UnavailableError(fmt::format("ssd: {} is there and cannot be read", path));
+  }
+  return Decode(text.str(), path);
+}
+
 }  // namespace
 
 absl::StatusOr<control::v1::NamespaceRecords> NamespaceKeeper::Load() {
@@ -60,11 +75,8 @@ absl::StatusOr<control::v1::NamespaceRecords> NamespaceKeeper::Load() {
   absl::Status first_error;
   for (const std::string& folder : folders_) {
     const std::string path = folder + "/" + kFile;
-    std::ifstream file(path, std::ios::binary);
-    if (!file) continue;
-    std::stringstream text;
-    text << file.rdbuf();
-    auto records = Decode(text.str(), path);
+    auto records = Read(path);
+    if (absl::IsNotFound(records.status())) continue;
     if (!records.ok()) {
       Log(LogLevel::kError, "ssd", "{}", records.status().ToString());
       first_error.Update(records.status());

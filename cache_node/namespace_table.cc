@@ -184,11 +184,17 @@ bool NamespaceTable::ForgetSome(TieredStore* store) {
       targets.emplace_back(NamespaceId{id}, !deletion.counted);
     }
   }
-  for (const auto& [id, count_first] : targets) ForgetSome(store, id, count_first);
-  return !targets.empty();
+  bool any = false;
+  for (const auto& [id, count_first] : targets) any |= ForgetSome(store, id, count_first);
+  return any;
 }
 
-void NamespaceTable::ForgetSome(TieredStore* store, NamespaceId id, bool count_first) {
+bool NamespaceTable::Deleting() const {
+  MutexLock lock(&mutex_);
+  return !deletions_.empty();
+}
+
+bool NamespaceTable::ForgetSome(TieredStore* store, NamespaceId id, bool count_first) {
   uint64_t total = 0;
   if (count_first) {
     // From here on a restart goes on with the deletion.
@@ -198,6 +204,11 @@ void NamespaceTable::ForgetSome(TieredStore* store, NamespaceId id, bool count_f
     if (store->cold() != nullptr) total += store->cold()->CountBlocks(id).value_or(0);
   }
   const uint64_t forgotten = store->Forget(id, kForgetBatch);
+  // Nothing was found, or nothing could be deleted: only the catalogue's word ends it.
+  if (forgotten == 0 && store->cold() != nullptr) {
+    const absl::StatusOr<uint64_t> left = store->cold()->CountBlocks(id);
+    if (!left.ok() || *left > 0) return false;
+  }
   DeletionProgress progress;
   std::vector<DeletionObserver> observers;
   {
@@ -221,6 +232,7 @@ void NamespaceTable::ForgetSome(TieredStore* store, NamespaceId id, bool count_f
     Save(nullptr).IgnoreError();  // logged
   }
   for (const DeletionObserver& observer : observers) observer(progress);
+  return true;
 }
 
 size_t NamespaceTable::count() const {

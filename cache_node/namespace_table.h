@@ -96,8 +96,10 @@ class NamespaceTable {
   // done by ForgetSome. NotFound; ResourceExhausted when 64 callers watch already.
   absl::Status Delete(const std::string& tenant, const std::string& name,
                       DeletionObserver observer);
-  // One round of the deletions under way. False when there are none.
+  // One round of the deletions under way. False when there was nothing to do.
   bool ForgetSome(TieredStore* store);
+  // Whether deletions are under way: those that found nothing to do are tried again later.
+  bool Deleting() const;
 
   size_t count() const;
 
@@ -110,7 +112,7 @@ class NamespaceTable {
   };
   using Name = std::pair<std::string, std::string>;  // tenant, name
 
-  void ForgetSome(TieredStore* store, NamespaceId id, bool count_first);
+  bool ForgetSome(TieredStore* store, NamespaceId id, bool count_first);
   std::shared_ptr<OpenedNamespace> FindDefined(const std::string& tenant, const std::string& name);
   // Of all, and of `more` unless null.
   absl::Status Save(const OpenedNamespace* more);

@@ -32,6 +32,7 @@ FillOutcome StoreImpl::Fill(const BlockKey& key, FillWaiter waiter) {
   cold_->Find({&key, 1}, {&cold, 1});
   if (cold.presence == Presence::kAskAgain) return FillOutcome::kAskAgain;
   std::shared_ptr<FillJob> job;
+  bool waits = false;  // for room; then whoever makes it starts the job, perhaps at once
   {
     MutexLock lock(&fills_mutex_);
     if (const auto it = fills_.find(key); it != fills_.end()) {
@@ -47,14 +48,15 @@ FillOutcome StoreImpl::Fill(const BlockKey& key, FillWaiter waiter) {
       if (begun != FillOutcome::kComing) return begun;
       job->waiters.push_back(std::move(waiter));
       fills_[key] = job;
-      if (job->entry == nullptr) waiting_fills_.push_back(job);
+      waits = job->entry == nullptr;
+      if (waits) waiting_fills_.push_back(job);
     }
   }
   if (job == nullptr) {
     Add(&counters_.fills_refused, 1);
     return FillOutcome::kBusy;
   }
-  job->entry == nullptr ? TellRoomListener() : StartFill(job);
+  waits ? TellRoomListener() : StartFill(job);
   return FillOutcome::kComing;
 }
 
@@ -383,9 +385,8 @@ void StoreImpl::StoreDurably(const BlockKey& key, BlockRef block, PersistWaiter 
   put.durable = true;
   put.done = [waiter = std::move(waiter)](const absl::Status& status) mutable {
     if (status.ok()) return waiter(PersistOutcome::kDurable);
-    // Full, or it is being demoted right now.
-    waiter(absl::IsResourceExhausted(status) ? PersistOutcome::kAskAgain
-                                             : PersistOutcome::kNotDurable);
+    const bool passes = absl::IsResourceExhausted(status) || absl::IsAborted(status);
+    waiter(passes ? PersistOutcome::kAskAgain : PersistOutcome::kNotDurable);
   };
   put.released = [held] { held->Release(); };
   cold_->Store(std::move(put));

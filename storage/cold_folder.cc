@@ -52,7 +52,7 @@ absl::Status ColdFolder::AdmitLocked(IoKind kind) const {
     return absl::UnavailableError("ssd: the device hangs");
   }
   if (in_flight_.size() >= kMaxInFlight) {
-    return absl::ResourceExhaustedError("ssd: too many requests in flight");
+    return absl::AbortedError("ssd: too many requests in flight");
   }
   return absl::OkStatus();
 }
@@ -168,7 +168,7 @@ void ColdFolder::ProveExisting(ColdWrite* write) {
   get.done = [this, write](absl::Status status) {
     if (status.ok()) return OnWritten(write, status);
     if (absl::IsDataLoss(status) || absl::IsNotFound(status)) {
-      status = absl::ResourceExhaustedError("ssd: the key is being deleted");
+      status = absl::AbortedError("ssd: the key is being deleted");
     }
     Finish(write, status);
   };
@@ -181,14 +181,14 @@ absl::StatusOr<std::unique_ptr<ColdWrite>> ColdFolder::BeginPutLocked(
     ColdPut* put, const EnvelopeView& envelope, std::unique_ptr<HeaderWrite>* header) {
   TERRACE_RETURN_IF_ERROR(AdmitLocked(IoKind::kWrite));
   if (load_failed_) return absl::UnavailableError("ssd: loading failed");
-  if (!loaded_) return absl::ResourceExhaustedError("ssd: the folder is loading");
+  if (!loaded_) return absl::AbortedError("ssd: the folder is loading");
   const uint64_t fingerprint = table_.Fingerprint(put->key);
   BlockRecord record;
   if (const Index index = table_.Find(fingerprint); index != ColdTable::kNone) {
     const bool expired = ExpiredLocked(table_[index], options_.unix_seconds());
     if (expired) expire_cursor_ = index;
     if (expired || table_[index].phase != ColdPhase::kHere) {
-      return absl::ResourceExhaustedError("ssd: the key is being written or deleted");
+      return absl::AbortedError("ssd: the key is being written or deleted");
     }
     if (!put->durable) return nullptr;
     // Nothing to write, but the block to look at and the commit to wait for.

@@ -138,11 +138,11 @@ bool ColdFolder::WaitForWork() {
 void ColdFolder::Keep() {
   absl::Duration next_notes = options_.clock->Now() + kNotesInterval;
   absl::Duration next_scores = options_.clock->Now() + kScoresInterval;
+  bool more = false;  // extents to make, between which those who wait for a commit get theirs
   do {
     JudgeSuspects();
     Commit();
-    while (AddExtent()) {
-    }
+    more = AddExtent();
     ExpireSome();
     MeasureCatalogue();
     const absl::Duration now = options_.clock->Now();
@@ -150,7 +150,7 @@ void ColdFolder::Keep() {
     next_notes = now + kNotesInterval;
     KeepNotes(/*scores=*/now >= next_scores);
     if (now >= next_scores) next_scores = now + kScoresInterval;
-  } while (WaitForWork());
+  } while (more || WaitForWork());
   KeepNotes(/*scores=*/true);
   if (const absl::Status synced = catalogue_->Sync(); !synced.ok()) {
     Log(LogLevel::kWarning, "ssd", "{}: last sync: {}", options_.path, synced.ToString());

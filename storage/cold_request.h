@@ -39,7 +39,8 @@ struct ColdBlock {
 //                       (`durable`: and can be read)
 //   InvalidArgument     envelope, key and value do not fit together, or memory is not aligned
 //   FailedPrecondition  larger than the folder can ever hold
-//   ResourceExhausted   no slot now (give up some blocks first), the key is being written or
+//   ResourceExhausted   no slot now: give up some blocks first
+//   Aborted             nothing is to be given up for it, try again: the key is being written or
 //                       deleted right now, too many requests, or the folder is still loading
 //   Cancelled           deleted while it was written
 //   Unavailable         the device or the catalogue fails
@@ -60,7 +61,7 @@ struct ColdPut {
 //   NotFound            a miss
 //   DataLoss            what was read is not the block: counted, a miss; the block is dropped
 //   InvalidArgument     the memory has not the sizes that Find told, or is not aligned
-//   ResourceExhausted, Unavailable, DeadlineExceeded as above; a miss for now
+//   Aborted, Unavailable, DeadlineExceeded as above; a miss for now
 // After anything but OK the memory holds anything.
 struct ColdGet {
   BlockKey key;

@@ -10,9 +10,12 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <span>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/time/time.h"
 #include "fmt/format.h"
 #include "proto/log.h"
 #include "proto/mutex.h"
@@ -45,6 +48,12 @@ absl::Status SyncFolderOf(const std::string& path) {
   return error == 0 ? absl::OkStatus() : ErrnoStatus("syncing", folder, error);
 }
 
+// Handing a large request to the kernel takes as long as checking its bytes: whoever asks for one
+// has others to serve, and the reaper has the next one to check, so that a thread does it. For a
+// small one its wake-up would be the larger part.
+constexpr uint64_t kLargeBytes = 256 << 10;
+bool IsLarge(const IoRequest& request) { return request.bytes() >= kLargeBytes; }
+
 class UringFileIo : public FileIo {
  public:
   explicit UringFileIo(uint32_t depth) : depth_(depth) {}
@@ -58,16 +67,27 @@ class UringFileIo : public FileIo {
   void Submit(std::span<IoRequest* const> requests) override;
 
  private:
-  void StartLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  using Requests = absl::InlinedVector<IoRequest*, 16>;
+  static constexpr absl::Duration kPatience = absl::Minutes(1);
+
+  // Those that wait, up to the depth, for whoever calls to start them. Empty where the first is
+  // large: then the starter has been told.
+  Requests TakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Requests TakeAllLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Start(std::span<IoRequest* const> requests);
+  void StartLarge();
   void Reap();
 
   const uint32_t depth_;
-  io_uring ring_{};  // submission side under mutex_, completion side by reaper_ alone
+  Mutex ring_mutex_;  // of the ring's submission side; its completion side is the reaper's alone
+  io_uring ring_{};
   bool ring_ready_ = false;
-  std::thread reaper_;
-  Mutex mutex_;
+  std::thread starter_, reaper_;
+  Mutex mutex_;  // never held together with ring_mutex_
+  CondVar large_waits_;
   std::deque<IoRequest*> waiting_ ABSL_GUARDED_BY(mutex_);
   uint32_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 absl::Status UringFileIo::Start() {
@@ -77,6 +97,7 @@ absl::Status UringFileIo::Start() {
         fmt::format("io_uring is not to be had here: {}", std::strerror(-error)));
   }
   ring_ready_ = true;
+  starter_ = std::thread([this] { StartLarge(); });
   reaper_ = std::thread([this] { Reap(); });
   return absl::OkStatus();
 }
@@ -86,6 +107,12 @@ UringFileIo::~UringFileIo() {
   {
     MutexLock lock(&mutex_);
     if (in_flight_ != 0 || !waiting_.empty()) std::abort();
+    ending_ = true;
+    large_waits_.Signal();
+  }
+  starter_.join();
+  {
+    MutexLock lock(&ring_mutex_);
     io_uring_sqe* end = io_uring_get_sqe(&ring_);
     io_uring_prep_nop(end);
     io_uring_sqe_set_data(end, nullptr);
@@ -127,18 +154,52 @@ absl::Status UringFileIo::Remove(const std::string& path) {
 }
 
 void UringFileIo::Submit(std::span<IoRequest* const> requests) {
-  MutexLock lock(&mutex_);
-  waiting_.insert(waiting_.end(), requests.begin(), requests.end());
-  StartLocked();
+  Requests some;
+  {
+    MutexLock lock(&mutex_);
+    waiting_.insert(waiting_.end(), requests.begin(), requests.end());
+    some = TakeLocked();
+  }
+  Start(some);
 }
 
-// Hands waiting requests to the kernel up to the depth. The ring has room for all of them, so
-// neither taking an entry nor submitting can fail but for a bug.
-void UringFileIo::StartLocked() {
-  uint32_t started = 0;
-  for (; in_flight_ < depth_ && !waiting_.empty(); ++in_flight_, ++started) {
-    IoRequest* request = waiting_.front();
+UringFileIo::Requests UringFileIo::TakeLocked() {
+  if (waiting_.empty() || in_flight_ >= depth_) return {};
+  if (!IsLarge(*waiting_.front())) return TakeAllLocked();
+  large_waits_.Signal();
+  return {};
+}
+
+UringFileIo::Requests UringFileIo::TakeAllLocked() {
+  Requests some;
+  for (; in_flight_ < depth_ && !waiting_.empty(); ++in_flight_) {
+    some.push_back(waiting_.front());
     waiting_.pop_front();
+  }
+  return some;
+}
+
+void UringFileIo::StartLarge() {
+  while (true) {
+    Requests some;
+    {
+      MutexLock lock(&mutex_);
+      while (!ending_ && (waiting_.empty() || in_flight_ >= depth_)) {
+        large_waits_.WaitWithTimeout(&mutex_, kPatience);
+      }
+      if (ending_) return;
+      some = TakeAllLocked();
+    }
+    Start(some);
+  }
+}
+
+// The ring has room for all of them, so neither taking an entry nor submitting can fail but for a
+// bug. Once the kernel has a request, it may be complete and gone.
+void UringFileIo::Start(std::span<IoRequest* const> requests) {
+  if (requests.empty()) return;
+  MutexLock lock(&ring_mutex_);
+  for (IoRequest* const request : requests) {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
     const auto pieces = request->pieces();
     const auto count = static_cast<unsigned>(pieces.size());
@@ -155,11 +216,11 @@ void UringFileIo::StartLocked() {
     }
     io_uring_sqe_set_data(entry, request);
   }
-  while (started > 0) {
+  for (size_t left = requests.size(); left > 0;) {
     const int taken = io_uring_submit(&ring_);
     if (taken == -EINTR || taken == -EAGAIN || taken == -EBUSY) continue;
     if (taken <= 0) std::abort();
-    started -= std::min(started, static_cast<uint32_t>(taken));
+    left -= std::min(left, static_cast<size_t>(taken));
   }
 }
 
@@ -173,11 +234,13 @@ void UringFileIo::Reap() {
     const int64_t result = event->res;
     io_uring_cqe_seen(&ring_, event);
     if (request == nullptr) return;
+    Requests some;
     {
       MutexLock lock(&mutex_);
       --in_flight_;
-      if (!waiting_.empty()) StartLocked();
+      some = TakeLocked();
     }
+    Start(some);
     request->Complete(result);
   }
 }

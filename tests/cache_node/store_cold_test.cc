@@ -1,6 +1,7 @@
 // Blocks that go to the ssd tier and come back, through the node's store.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "cache_node/namespace_keeper.h"
@@ -413,6 +414,12 @@ NamespaceSpec Spec(const std::string& name) {
   spec.layout.set_kv_heads(1);
   spec.layout.set_head_dim(1);
   return spec;
+}
+
+TEST(NamespaceKeeper, AFileThatCannotBeReadIsNotTakenForNone) {
+  TempFolder folder;
+  std::filesystem::create_directory(folder.path() + "/namespaces");
+  EXPECT_TRUE(absl::IsUnavailable(NamespaceKeeper({folder.path()}).Load().status()));
 }
 
 TEST(NamespaceKeeper, NamespacesKeepTheirIdsAndSecrets) {

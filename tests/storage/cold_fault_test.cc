@@ -2,6 +2,8 @@
 // misplaced bytes, a device that hangs, a disk that is full.
 #include <cerrno>
 
+#include <thread>
+
 #include "gtest/gtest.h"
 #include "storage/faulty_file_io.h"
 #include "tests/storage/cold_support.h"
@@ -64,6 +66,19 @@ TEST_F(ColdFault, WritesRestAfterErrorsInARowAndComeBack) {
   clock_.Advance(absl::Seconds(5));
   EXPECT_EQ(PutAndWait(*folder_, block), absl::OkStatus());
   EXPECT_EQ(folder_->Stats().health, FolderHealth::kHealthy);
+}
+
+// Who gives up blocks for want of a slot must not do so for this.
+TEST_F(ColdFault, AKeyThatIsBeingWrittenIsNoWantOfSpace) {
+  TestBlock block(KeyOf(1), kLength);
+  Fail(IoKind::kWrite, {.kind = IoFault::kHold});
+  std::thread first([&] { EXPECT_EQ(PutAndWait(*folder_, block), absl::OkStatus()); });
+  EXPECT_TRUE(disk_->WaitForHeld(1));
+  TestBlock again(KeyOf(1), kLength);
+  EXPECT_TRUE(absl::IsAborted(PutAndWait(*folder_, again)));
+  disk_->Release();
+  first.join();
+  EXPECT_EQ(folder_->Stats().puts_no_space, 0);
 }
 
 TEST_F(ColdFault, FullDiskIsNoSpace) {
@@ -178,7 +193,7 @@ TEST_F(ColdFault, DurableIsNotSaidOfAnExistingBlockThatIsLost) {
   Fail(IoKind::kWrite, {.kind = IoFault::kTorn, .bytes = 0});
   ASSERT_EQ(PutAndWait(*folder_, block), absl::OkStatus());
   const absl::Status refused = PutAndWait(*folder_, block, /*durable=*/true);
-  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_TRUE(absl::IsAborted(refused)) << refused;
   EXPECT_TRUE(Eventually([&] { return folder_->Stats().corrupt == 1; }));
   EXPECT_EQ(PutAndWait(*folder_, block, /*durable=*/true), absl::OkStatus());
   EXPECT_EQ(PutAndWait(*folder_, block, /*durable=*/true), absl::OkStatus());
