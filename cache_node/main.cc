@@ -1,6 +1,7 @@
 // terraced: a node of the cache.
 #include <semaphore.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -104,8 +105,18 @@ void EndInAnyCase(absl::Duration stop_timeout) {
   alarm(static_cast<unsigned>(absl::ToInt64Seconds(2 * stop_timeout)) + 10);
 }
 
+// The usual soft limit is for programs that call select(). Connections have bounds of their own,
+// and a control plane that met this one does not accept again (gRPC 1.51).
+void RaiseDescriptorLimit() {
+  rlimit descriptors{};
+  if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return;
+  descriptors.rlim_cur = descriptors.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &descriptors);
+}
+
 int Run(const NodeOptions& options) {
   signal(SIGPIPE, SIG_IGN);
+  RaiseDescriptorLimit();
   PrintMemory(stderr, options);
   Progress progress;
   absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(

@@ -14,9 +14,12 @@ absl::StatusOr<SsdFolder> ParseSsdFolder(std::string_view text) {
   if (const size_t colon = text.rfind(':'); colon != std::string_view::npos) {
     const std::string_view size = text.substr(colon + 1);
     const absl::StatusOr<uint64_t> bytes = ParseBytes(size);
-    if (bytes.ok()) {
+    // What begins like a number is meant as one: a typo must not take the whole device.
+    const bool meant =
+        size.empty() || std::string_view("0123456789+-.").find(size[0]) != std::string_view::npos;
+    if (bytes.ok() && *bytes > 0) {
       folder = {std::string(text.substr(0, colon)), *bytes};
-    } else if (size.empty() || (size[0] >= '0' && size[0] <= '9')) {
+    } else if (meant) {
       return absl::InvalidArgumentError(
           fmt::format("'{}': expected PATH or PATH:BYTES, as in /mnt/nvme0/terrace:800GiB", text));
     }

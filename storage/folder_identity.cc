@@ -15,6 +15,7 @@
 
 #include "fmt/format.h"
 #include "proto/status.h"
+#include "storage/disk_format.h"
 
 namespace terrace {
 namespace {
@@ -22,6 +23,7 @@ namespace {
 constexpr char kIdentityFile[] = "terrace-ssd";
 constexpr char kLockFile[] = "lock";
 constexpr std::string_view kFormat = "1";
+constexpr uint64_t kMostExtentBytes = 1 << 30;
 
 absl::Status FileError(std::string_view what, const std::string& path, int error) {
   const std::string message = fmt::format("ssd: {} {}: {}", what, path, std::strerror(error));
@@ -100,7 +102,8 @@ absl::StatusOr<FolderIdentity> ParseIdentity(std::string_view text) {
   };
   if (!text.empty() || !IsName(identity.cluster) || !IsName(identity.node) ||
       !number(values[3], 16, &identity.folder_id) ||
-      !number(values[4], 10, &identity.extent_bytes)) {
+      !number(values[4], 10, &identity.extent_bytes) || identity.extent_bytes < 2 * kPageBytes ||
+      identity.extent_bytes % kPageBytes != 0 || identity.extent_bytes > kMostExtentBytes) {
     return absl::DataLossError("a value is not understood");
   }
   return identity;

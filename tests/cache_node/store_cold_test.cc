@@ -490,6 +490,9 @@ TEST(SsdFolders, ReadPathAndSize) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseSsdFolder(wrong).status())) << wrong;
   }
   EXPECT_TRUE(absl::IsInvalidArgument(ParseSsdFolders({"/a", "/b/../a"}).status()));
+  for (const char* const typo : {"/a:0", "/a:-5", "/a:.5x", "/a:+", "/a:"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseSsdFolders({typo}).status())) << typo;
+  }
   TempFolder folder;
   EXPECT_GT(DefaultSsdBytes(folder.path() + "/not/yet").value(), 0);
 }

@@ -64,6 +64,10 @@ TEST(FolderIdentity, RoundTripAndRefusals) {
     EXPECT_TRUE(absl::IsDataLoss(ParseIdentity(text.substr(0, length)).status())) << length;
   }
   EXPECT_TRUE(absl::IsDataLoss(ParseIdentity(text + "more\n").status()));
+  for (const char* const bytes : {"0", "1", "4096", "134217729", "8589934592"}) {
+    const std::string damaged = text.substr(0, text.rfind(' ') + 1) + bytes + "\n";
+    EXPECT_TRUE(absl::IsDataLoss(ParseIdentity(damaged).status())) << bytes;
+  }
   EXPECT_TRUE(absl::IsFailedPrecondition(ParseIdentity("format 12\n").status()));
 }
 
