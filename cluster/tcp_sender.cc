@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "cluster/outgoing.h"
 #include "cluster/tcp_socket.h"
 #include "fmt/format.h"
 #include "proto/status.h"
@@ -20,22 +21,6 @@ constexpr uint64_t kBatchBytes = 256 << 10;
 constexpr uint64_t kSmallRest = 16 << 10;
 // Of one connection before the others and the receiving side get their turn.
 constexpr uint64_t kBytesPerTurn = 512 << 10;
-
-absl::Status CheckSizes(size_t frame_bytes, uint64_t payload_bytes) {
-  if (frame_bytes > kMaxFrameBytes) {
-    return absl::InvalidArgumentError(
-        fmt::format("frame of {} bytes, at most {}", frame_bytes, kMaxFrameBytes));
-  }
-  if (payload_bytes > kMaxPayloadBytes) {
-    return absl::InvalidArgumentError(
-        fmt::format("payload of {} bytes, at most {}", payload_bytes, kMaxPayloadBytes));
-  }
-  return absl::OkStatus();
-}
-
-void Tell(OutgoingMessage& message, absl::Status status) {
-  if (message.sent) std::exchange(message.sent, nullptr)(std::move(status));
-}
 
 }  // namespace
 
