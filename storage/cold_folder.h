@@ -208,6 +208,7 @@ class ColdFolder {
 
   mutable Mutex mutex_;
   CondVar writer_wakes_, keeper_wakes_, changed_;
+  ChunkStock stock_;  // of table_
   ColdTable table_ ABSL_GUARDED_BY(mutex_);
   Extents extents_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> free_inline_ ABSL_GUARDED_BY(mutex_);

@@ -164,7 +164,7 @@ ColdFolder::ColdFolder(ColdFolderOptions options, FolderLock lock, const FolderI
       identity_(identity),
       max_extents_(static_cast<uint32_t>(ExtentsIn(options_.budget_bytes, identity.extent_bytes))),
       inline_budget_(CatalogueShare(options_.budget_bytes) / 4),
-      table_(identity.folder_id),
+      table_(identity.folder_id, &stock_),
       extents_(options_.io.get(), identity.folder_id, identity.extent_bytes) {}
 
 ColdFolder::~ColdFolder() {
@@ -297,7 +297,7 @@ absl::Status ColdFolder::LoadTable() {
   std::thread enters([&] {
     uint64_t seen = 0;
     for (auto records = steps.Next(); records; records = steps.Next()) {
-      table_.stock().Prepare(kReadyChunks);
+      stock_.Prepare(kReadyChunks);
       entered = LoadRecords(*records);
       seen += records->size();
       MutexLock lock(&mutex_);
@@ -306,7 +306,7 @@ absl::Status ColdFolder::LoadTable() {
       if (!entered.ok() || ending_) break;
     }
     steps.Refuse();
-    table_.stock().Prepare(0);
+    stock_.Prepare(0);
   });
   LoadSteps::Records records;
   const absl::Status scanned = catalogue_->Scan(

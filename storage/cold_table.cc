@@ -25,7 +25,8 @@ uint64_t FingerprintOf(const ColdEntry& entry) {
 
 }  // namespace
 
-ColdTable::ColdTable(uint64_t seed) : seed_(seed), half_(kFirstBuckets) {
+ColdTable::ColdTable(uint64_t seed, ChunkStock* stock)
+    : seed_(seed), entries_(stock), order_(stock), buckets_(stock), half_(kFirstBuckets) {
   for (size_t i = 0; i < kFirstBuckets; ++i) buckets_.PushBack(kNone);
 }
 

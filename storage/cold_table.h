@@ -50,13 +50,12 @@ class ColdTable {
   using Index = uint32_t;
   static constexpr Index kNone = UINT32_MAX;
 
-  // Fingerprints depend on `seed`, which peers do not know.
-  explicit ColdTable(uint64_t seed);
+  // Fingerprints depend on `seed`, which peers do not know. Memory for the entries comes from
+  // `stock`, which outlives the table and may be made ready without the caller's lock.
+  ColdTable(uint64_t seed, ChunkStock* stock);
 
   // Makes room for so many entries at once. The table is empty.
   void Reserve(uint64_t entries);
-  // Where memory for the entries that follow comes from; may be made ready without the lock.
-  ChunkStock& stock() { return stock_; }
 
   uint64_t Fingerprint(const BlockKey& key) const;
   bool Names(const BlockKey& key, const ColdEntry& entry) const;
@@ -112,13 +111,12 @@ class ColdTable {
   void SplitBucket();
 
   const uint64_t seed_;
-  ChunkStock stock_;
-  ChunkedArray<ColdEntry> entries_{&stock_};
+  ChunkedArray<ColdEntry> entries_;
   Index free_ = kNone;
   uint64_t size_ = 0;
-  ChunkedArray<Item> order_{&stock_};
+  ChunkedArray<Item> order_;
   // Linear hashing: one bucket is split at a time, so that growing never stops the readers.
-  ChunkedArray<Index> buckets_{&stock_};
+  ChunkedArray<Index> buckets_;
   size_t half_;  // a power of two: buckets below buckets_.size() - half_ are split already
 };
 

@@ -25,9 +25,10 @@ ColdTable::Index Add(ColdTable* table, uint64_t number, float score, uint16_t de
 }
 
 TEST(ColdTable, FingerprintsDependOnAllOfTheKeyAndOnTheSeed) {
-  const ColdTable table(1), other(2);
+  ChunkStock stock;
+  const ColdTable table(1, &stock), other(2, &stock);
   const BlockKey key = KeyOf(5);
-  EXPECT_EQ(table.Fingerprint(key), ColdTable(1).Fingerprint(key));
+  EXPECT_EQ(table.Fingerprint(key), ColdTable(1, &stock).Fingerprint(key));
   EXPECT_NE(table.Fingerprint(key), other.Fingerprint(key));
   BlockKey shard = key, ns = key, digest = key;
   shard.shard = 1;
@@ -39,7 +40,8 @@ TEST(ColdTable, FingerprintsDependOnAllOfTheKeyAndOnTheSeed) {
 }
 
 TEST(ColdTable, FindsWhatIsInItAndNothingElse) {
-  ColdTable table(3);
+  ChunkStock stock;
+  ColdTable table(3, &stock);
   std::mt19937_64 random(1);
   std::map<uint64_t, ColdTable::Index> model;
   for (int step = 0; step < 200'000; ++step) {
@@ -60,7 +62,8 @@ TEST(ColdTable, FindsWhatIsInItAndNothingElse) {
 }
 
 TEST(ColdTable, LowestScoreFirstThenDeeper) {
-  ColdTable table(3);
+  ChunkStock stock;
+  ColdTable table(3, &stock);
   std::mt19937_64 random(2);
   std::vector<ColdTable::Index> all;
   for (uint64_t i = 0; i < 5000; ++i) all.push_back(Add(&table, i, random() % 100, random() % 8));
@@ -87,7 +90,8 @@ TEST(ColdTable, LowestScoreFirstThenDeeper) {
 }
 
 TEST(ColdTable, WhatIsWrittenOrLeavesIsNotInTheOrder) {
-  ColdTable table(3);
+  ChunkStock stock;
+  ColdTable table(3, &stock);
   const ColdTable::Index writing = table.Insert(table.Fingerprint(KeyOf(1)));
   EXPECT_TRUE(table.First(10).empty());
   table.Publish(writing);
@@ -97,7 +101,8 @@ TEST(ColdTable, WhatIsWrittenOrLeavesIsNotInTheOrder) {
 }
 
 TEST(ColdTable, AtMost48BytesPerBlock) {
-  ColdTable table(3);
+  ChunkStock stock;
+  ColdTable table(3, &stock);
   constexpr uint64_t kBlocks = 1'000'000;
   for (uint64_t i = 0; i < kBlocks; ++i) Add(&table, i, static_cast<float>(i % 1000));
   EXPECT_LE(table.bytes(), 48 * kBlocks + (6 << 20));
