@@ -59,7 +59,9 @@ ColdTier::ColdTier(ColdTierOptions options, std::unique_ptr<ColdStore> store)
   loop_ = std::make_unique<BackgroundLoop>("terrace-cold", [this] { return Work(); });
 }
 
-ColdTier::~ColdTier() {
+ColdTier::~ColdTier() { Close(); }
+
+void ColdTier::Close() {
   std::unique_ptr<BackgroundLoop> loop;
   {
     MutexLock lock(&loop_mutex_);
@@ -67,7 +69,7 @@ ColdTier::~ColdTier() {
   }
   loop.reset();
   store_->SetPolicyClock(clock_.Now());
-  store_.reset();  // ends what is in flight, whose callbacks may use the rest
+  store_->Close();
 }
 
 void ColdTier::Wake() {
@@ -133,7 +135,8 @@ absl::StatusOr<uint64_t> ColdTier::Forget(NamespaceId ns, uint64_t limit) {
 }
 
 absl::StatusOr<uint64_t> ColdTier::CountBlocks(NamespaceId ns) {
-  uint64_t blocks = 0;
+  // First those on their way: whoever has arrived since is in the catalogue.
+  uint64_t blocks = store_->CountWrites(ns);
   for (size_t i = 0; i < store_->folders(); ++i) {
     TERRACE_RETURN_IF_ERROR(store_->folder(i).Scan(
         ns, std::nullopt, [&](const BlockKey&, const BlockRecord&) { return ++blocks > 0; }));

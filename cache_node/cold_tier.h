@@ -33,8 +33,10 @@ class ColdTier {
  public:
   // Errors as of ColdStore::Open. Ready at once; entries load in the background.
   static absl::StatusOr<std::unique_ptr<ColdTier>> Open(ColdTierOptions options);
-  // Waits for requests in flight; what was stored is durable after it.
   ~ColdTier();
+  // Waits for requests in flight; what was stored is durable after it. Callbacks that come
+  // meanwhile may call this tier, which refuses what is new.
+  void Close();
 
   // `blocks` has room for each key. Reads no disk.
   void Find(std::span<const BlockKey> keys, std::span<ColdBlock> blocks);
@@ -56,6 +58,7 @@ class ColdTier {
   absl::Status Delete(const BlockKey& key);
   // Deletes at least `limit` blocks of the namespace or all that are left; returns how many.
   absl::StatusOr<uint64_t> Forget(NamespaceId ns, uint64_t limit);
+  // Those on their way into the tier included.
   absl::StatusOr<uint64_t> CountBlocks(NamespaceId ns);
 
   ColdStore& store() { return *store_; }
@@ -88,7 +91,7 @@ class ColdTier {
   std::atomic<uint32_t> wanted_length_{0};  // a block of this length found no slot
   std::atomic<bool> full_{false};
   WriteAllowance budget_, pace_;
-  std::unique_ptr<ColdStore> store_;
+  const std::unique_ptr<ColdStore> store_;
   Mutex loop_mutex_;
   std::unique_ptr<BackgroundLoop> loop_ ABSL_GUARDED_BY(loop_mutex_);  // null at the end
 };

@@ -200,13 +200,12 @@ bool NamespaceTable::ForgetSome(TieredStore* store, NamespaceId id, bool count_f
     // From here on a restart goes on with the deletion.
     MutexLock writing(&create_mutex_);
     Save(nullptr).IgnoreError();  // logged; the deletion goes on all the same
-    total = store->UsageByNamespace()[id].blocks;
-    if (store->cold() != nullptr) total += store->cold()->CountBlocks(id).value_or(0);
+    total = store->UsageByNamespace()[id].blocks + store->CountCold(id).value_or(0);
   }
   const uint64_t forgotten = store->Forget(id, kForgetBatch);
   // Nothing was found, or nothing could be deleted: only the catalogue's word ends it.
-  if (forgotten == 0 && store->cold() != nullptr) {
-    const absl::StatusOr<uint64_t> left = store->cold()->CountBlocks(id);
+  if (forgotten == 0) {
+    const absl::StatusOr<uint64_t> left = store->CountCold(id);
     if (!left.ok() || *left > 0) return false;
   }
   DeletionProgress progress;

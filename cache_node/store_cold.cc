@@ -7,6 +7,7 @@
 
 #include "cache_node/store_impl.h"
 #include "proto/clock.h"
+#include "proto/status.h"
 
 namespace terrace::internal {
 namespace {
@@ -113,7 +114,6 @@ void StoreImpl::EndWaitingFill(const std::shared_ptr<FillJob>& job) {
     MutexLock lock(&fills_mutex_);
     waiters = std::move(job->waiters);
   }
-  Add(&counters_.fills_refused, 1);
   for (FillWaiter& waiter : waiters) waiter(Acquire(job->key));
 }
 
@@ -255,6 +255,7 @@ std::vector<std::shared_ptr<StoreImpl::DemotionJob>> StoreImpl::ChooseLeaving(ui
     if (entry == nullptr) break;
     if (before.references == 0) Add(&referenced_blocks_, 1);
     bytes += entry->size.bytes();
+    BeginWriteOf(entry->key.ns);
     auto job = std::make_shared<DemotionJob>();
     job->entry = entry;
     job->score = entry->rank().score;
@@ -326,6 +327,7 @@ void StoreImpl::OnDemotion(const std::shared_ptr<DemotionJob>& job) {
 
 void StoreImpl::EndDemotion(DemotionJob* job, bool drop) {
   const uint64_t bytes = job->entry->size.bytes();
+  EndWriteOf(job->entry->key.ns);
   {
     MutexLock lock(&space_mutex_);
     const auto [before, outcome] = job->entry->state.Apply(BlockEvent::kRelease);
@@ -345,6 +347,29 @@ void StoreImpl::EndDemotion(DemotionJob* job, bool drop) {
   StartWaitingFills();
 }
 
+void StoreImpl::BeginWriteOf(NamespaceId ns) {
+  MutexLock lock(&demotions_mutex_);
+  ++writes_of_[ns.value];
+}
+
+void StoreImpl::EndWriteOf(NamespaceId ns) {
+  MutexLock lock(&demotions_mutex_);
+  const auto it = writes_of_.find(ns.value);
+  if (--it->second == 0) writes_of_.erase(it);
+}
+
+absl::StatusOr<uint64_t> StoreImpl::CountCold(NamespaceId ns) const {
+  if (cold_ == nullptr) return 0;
+  uint64_t writes = 0;
+  {
+    MutexLock space(&space_mutex_);  // whoever chooses blocks to leave has counted them
+    MutexLock lock(&demotions_mutex_);
+    if (const auto it = writes_of_.find(ns.value); it != writes_of_.end()) writes = it->second;
+  }
+  TERRACE_ASSIGN_OR_RETURN(const uint64_t blocks, cold_->CountBlocks(ns));
+  return writes + blocks;
+}
+
 void StoreImpl::SetRoomListener(std::function<void()> listener) {
   MutexLock lock(&demotions_mutex_);
   room_listener_ = std::move(listener);
@@ -352,7 +377,16 @@ void StoreImpl::SetRoomListener(std::function<void()> listener) {
 
 // --- Durability
 
-void StoreImpl::Persist(const BlockKey& key, PersistWaiter waiter) {
+void StoreImpl::Persist(const BlockKey& key, PersistWaiter told) {
+  if (cold_ == nullptr) {
+    return told(Acquire(key) ? PersistOutcome::kNotDurable : PersistOutcome::kMiss);
+  }
+  BeginWriteOf(key.ns);
+  PersistWaiter waiter = [this, ns = key.ns,
+                          told = std::move(told)](PersistOutcome outcome) mutable {
+    EndWriteOf(ns);
+    told(outcome);
+  };
   if (BlockRef block = Acquire(key)) return StoreDurably(key, std::move(block), std::move(waiter));
   // Nothing is said of a copy on the device before its bytes have been read.
   auto shared = std::make_shared<PersistWaiter>(std::move(waiter));
@@ -373,7 +407,6 @@ void StoreImpl::Persist(const BlockKey& key, PersistWaiter waiter) {
 }
 
 void StoreImpl::StoreDurably(const BlockKey& key, BlockRef block, PersistWaiter waiter) {
-  if (cold_ == nullptr) return waiter(PersistOutcome::kNotDurable);
   const auto held = std::make_shared<BlockRef>(std::move(block));
   double score = 0;
   index_.Visit(key, [&](BlockEntry& entry) { score = entry.rank().score - clock_.Now(); });
@@ -405,6 +438,7 @@ void StoreImpl::CloseColdTier(absl::Duration timeout) {
     for (const auto& job : waiting) fills_.erase(job->key);
   }
   for (const auto& job : waiting) EndWaitingFill(job);
+  cold_->Close();  // those that wait for a fill may yet ask it for more
   cold_.reset();
 }
 

@@ -56,6 +56,7 @@ class StoreImpl final : public TieredStore {
   bool Tidy() override;
   absl::Duration TidyAgainIn() const override;
   void SetRoomListener(std::function<void()> listener) override;
+  absl::StatusOr<uint64_t> CountCold(NamespaceId ns) const override;
   void CloseColdTier(absl::Duration timeout) override;
   std::optional<ResidentBlock> Find(const BlockKey& key) const override;
   std::vector<ResidentBlock> Top(size_t count,
@@ -143,6 +144,9 @@ class StoreImpl final : public TieredStore {
   void OnDemotion(const std::shared_ptr<DemotionJob>& job);
   void EndDemotion(DemotionJob* job, bool drop);
   void StoreDurably(const BlockKey& key, BlockRef block, PersistWaiter waiter);
+  // Between these a block of the namespace is on its way to the ssd tier.
+  void BeginWriteOf(NamespaceId ns);
+  void EndWriteOf(NamespaceId ns);
   void DemoteAll(absl::Duration timeout);
 
   const HostMemory memory_;
@@ -163,8 +167,9 @@ class StoreImpl final : public TieredStore {
   std::deque<std::shared_ptr<FillJob>> waiting_fills_ ABSL_GUARDED_BY(fills_mutex_);
   absl::flat_hash_map<BlockKey, std::shared_ptr<FillJob>> fills_ ABSL_GUARDED_BY(fills_mutex_);
 
-  Mutex demotions_mutex_;  // innermost; also of the jobs' fields
+  mutable Mutex demotions_mutex_;  // innermost; also of the jobs' fields
   Leaving leaving_ ABSL_GUARDED_BY(demotions_mutex_);
+  absl::flat_hash_map<uint64_t, uint32_t> writes_of_ ABSL_GUARDED_BY(demotions_mutex_);
   std::function<void()> room_listener_ ABSL_GUARDED_BY(demotions_mutex_);
 
   std::unique_ptr<ColdTier> cold_;  // null: none

@@ -211,6 +211,9 @@ class TieredStore {
   // (referenced ones are invisible at once and freed with their last reference). Waits for the ssd
   // tier.
   virtual uint64_t Forget(NamespaceId ns, uint64_t limit) = 0;
+  // Blocks of a namespace in the ssd tier and on their way there: the end of a deletion is when
+  // Forget finds nothing and this, asked afterwards, neither. Reads the catalogue.
+  virtual absl::StatusOr<uint64_t> CountCold(NamespaceId ns) const = 0;
 
   // One round of background work: evict from above the high mark down to the low mark, by way of
   // the ssd tier where there is one. Returns whether anything was done.

@@ -16,6 +16,7 @@ constexpr size_t kDeleteBatch = 256;
 // A device that failed so many writes in a row is left alone for a while.
 constexpr uint32_t kMaxWriteErrors = 3;
 constexpr absl::Duration kDevicePause = absl::Seconds(5);
+constexpr absl::Duration kPatience = absl::Seconds(1);
 
 bool Aligned(ByteSpan memory) {
   return reinterpret_cast<uintptr_t>(memory.data()) % kIoAlignment == 0;
@@ -97,6 +98,10 @@ void ColdFolder::CheckDeadlines() {
       overdue_reads_ += operation->kind == IoKind::kRead ? 1 : 0;
       late.push_back(std::move(operation->done));
     }
+    for (HeaderWrite* header : headers_) {
+      if (now - header->started < options_.deadline) break;
+      stats_.overdue += std::exchange(header->overdue, true) ? 0 : 1;
+    }
   }
   for (auto& done : late) {
     done(absl::DeadlineExceededError("ssd: the device did not answer in time"));
@@ -153,13 +158,15 @@ void ColdFolder::Put(ColdPut put) {
 void ColdFolder::ProveExisting(ColdWrite* write) {
   struct Copy {
     std::vector<std::byte> envelope;
-    std::vector<DiskPage> value;
+    std::unique_ptr<DiskPage[]> value;
   };
   auto copy = std::make_unique<Copy>();
   ColdBlock found;
   Find({&write->key, 1}, {&found, 1});
   copy->envelope.resize(found.envelope_bytes);
-  copy->value.resize(std::max(SlotPages(found.length) - 1, 1u));  // none: it has just left
+  // Of no length: it has just left.
+  copy->value =
+      std::make_unique_for_overwrite<DiskPage[]>(std::max(SlotPages(found.length) - 1, 1u));
   write->Release();
   ColdGet get;
   get.key = write->key;
@@ -191,6 +198,7 @@ absl::StatusOr<std::unique_ptr<ColdWrite>> ColdFolder::BeginPutLocked(
       return absl::AbortedError("ssd: the key is being written or deleted");
     }
     if (!put->durable) return nullptr;
+    if (data_sync_failed_) return absl::UnavailableError("ssd: a sync failed since the start");
     // Nothing to write, but the block to look at and the commit to wait for.
     return std::make_unique<ColdWrite>(this, std::move(*put), record, ColdTable::kNone);
   }
@@ -247,7 +255,8 @@ void ColdFolder::AimLocked(ColdWrite* write, std::unique_ptr<HeaderWrite>* heade
   const int file = extents_.FileOf(slot.page);
   if (extents_.NeedsHeader(slot)) {
     *header = std::make_unique<HeaderWrite>(this, extents_.NewHeader(slot), file);
-    headers_in_flight_ += 1;
+    (*header)->started = options_.clock->Now();
+    (*header)->at = headers_.insert(headers_.end(), header->get());
   }
   SlotRecord record = extents_.RecordFor(slot);
   record.expires_at = write->record.expires_at;
@@ -255,11 +264,13 @@ void ColdFolder::AimLocked(ColdWrite* write, std::unique_ptr<HeaderWrite>* heade
   write->Aim(file, extents_.OffsetOf(slot.page), record);
 }
 
-void ColdFolder::OnHeaderWritten(uint32_t extent, bool ok) {
+void ColdFolder::OnHeaderWritten(HeaderWrite* header, bool ok) {
+  const std::unique_ptr<HeaderWrite> ended(header);
   MutexLock lock(&mutex_);
-  headers_in_flight_ -= 1;
-  if (!ok) extents_.ForgetHeader(extent);
-  extents_.MarkDirty(extents_.FirstPage(extent));
+  headers_.erase(header->at);
+  if (header->overdue) stats_.overdue -= 1;
+  if (!ok) extents_.ForgetHeader(header->extent);
+  extents_.MarkDirty(extents_.FirstPage(header->extent));
   if (ending_) keeper_wakes_.SignalAll();
 }
 
@@ -316,12 +327,33 @@ void ColdFolder::Get(ColdGet get) {
         read->offset = extents_.OffsetOf(place.number);
       }
       BeginLocked(read.get());
+      if (place.inlined) {
+        inline_reads_.push_back(read.release());
+        reader_wakes_.SignalAll();
+        return;
+      }
     }
   }
   if (read == nullptr) return Answer(get, status);
-  if (read->place.inlined) return ReadInline(read.release());
   IoRequest* const request = read.release();
   options_.io->Submit({&request, 1});
+}
+
+// RocksDB may read the disk, for which whoever asks does not wait.
+void ColdFolder::ReadInlines() {
+  mutex_.Lock();
+  while (!threads_end_ || !inline_reads_.empty()) {
+    if (inline_reads_.empty()) {
+      reader_wakes_.WaitWithTimeout(&mutex_, kPatience);
+      continue;
+    }
+    ColdRead* const read = inline_reads_.front();
+    inline_reads_.pop_front();
+    mutex_.Unlock();
+    ReadInline(read);
+    mutex_.Lock();
+  }
+  mutex_.Unlock();
 }
 
 void ColdFolder::ReadInline(ColdRead* read) {
@@ -398,13 +430,17 @@ void ColdFolder::LeaveLocked(Index index, ColdLeave why) {
 }
 
 absl::Status ColdFolder::Delete(std::span<const BlockKey> keys, ColdLeave why) {
-  while (!keys.empty()) {
+  absl::Status status;
+  while (!keys.empty() && status.ok()) {
     const auto some = keys.first(std::min(keys.size(), kDeleteBatch));
     keys = keys.subspan(some.size());
     std::vector<Departure> leaving;
     std::vector<BlockKey> unloaded;
     {
       MutexLock lock(&mutex_);
+      while (load_ends_ && LoadingLocked() && !ending_) {
+        changed_.WaitWithTimeout(&mutex_, kPatience);
+      }
       for (const BlockKey& key : some) {
         const uint64_t fingerprint = table_.Fingerprint(key);
         const Index index = table_.Find(fingerprint);
@@ -419,11 +455,32 @@ absl::Status ColdFolder::Delete(std::span<const BlockKey> keys, ColdLeave why) {
           leaving.push_back({key, index});
         }
       }
+      if (!unloaded.empty()) unloaded_deletions_ += 1;
     }
-    TERRACE_RETURN_IF_ERROR(DeleteHere(leaving, why));
-    TERRACE_RETURN_IF_ERROR(DeleteUnloaded(unloaded));
+    status = DeleteHere(leaving, why);
+    if (unloaded.empty()) continue;
+    const absl::Status deleted = DeleteUnloaded(unloaded);
+    status.Update(deleted);
+    MutexLock lock(&mutex_);
+    unloaded_deletions_ -= 1;
+    // The loader passes them by already.
+    if (!deleted.ok()) undeleted_.insert(undeleted_.end(), unloaded.begin(), unloaded.end());
+    changed_.SignalAll();
   }
-  return absl::OkStatus();
+  return status;
+}
+
+uint64_t ColdFolder::CountWrites(NamespaceId ns, bool doom) {
+  uint64_t count = 0;
+  MutexLock lock(&mutex_);
+  for (const ColdOperation* operation : in_flight_) {
+    if (operation->kind != IoKind::kWrite) continue;
+    const auto* write = static_cast<const ColdWrite*>(operation);
+    if (write->key.ns != ns || write->index == ColdTable::kNone || write->catalogued) continue;
+    if (doom) table_[write->index].doomed = 1;
+    ++count;
+  }
+  return count;
 }
 
 absl::Status ColdFolder::DeleteHere(std::span<const Departure> leaving, ColdLeave why) {
@@ -519,7 +576,10 @@ absl::StatusOr<std::vector<ColdVictim>> ColdFolder::VictimsForLength(uint32_t le
       victims.push_back({key, entry.length, entry.score, entry.depth});
       worth = LogSum(worth, Worth(entry.score, entry.length));
     }
-    if (victims.empty() || worth >= least_worth) continue;
+    if (victims.empty()) continue;
+    // One that was begun and could not be emptied then is emptied first.
+    if (extents_.draining(extent)) worth = kNoScore;
+    if (worth >= least_worth) continue;
     least_worth = worth;
     chosen = extent;
     best = std::move(victims);

@@ -6,9 +6,10 @@
 // log; then `durable` is true of all that arrived before, and slots given up before are free.
 // A block leaves: invisible -> catalogue entry deleted -> slot quarantined until that commit.
 //
-// Threads: `writer` adds what was written to the catalogue, many at a time; `keeper` runs the
-// group commit, expiry and repairs; `loader` fills the table after a start and ends. Reads end on
-// the thread of the FileIo, which verifies them.
+// Threads: `writer` adds what was written to the catalogue, many at a time; `reader` reads the
+// blocks that the catalogue itself holds; `keeper` runs the group commit, expiry and repairs;
+// `loader` fills the table after a start and ends. Other reads end on the thread of the FileIo,
+// which verifies them.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +43,8 @@ struct ColdFolderOptions {
   std::string cluster, node;
   uint64_t extent_bytes = 0;  // of a new folder; 0: 512 MiB, less where the budget is small
   absl::Duration commit_interval = absl::Milliseconds(100);
-  absl::Duration deadline = absl::Seconds(5);  // of a request to the device
+  absl::Duration deadline = absl::Seconds(5);         // of a request to the device
+  absl::Duration start_deadline = absl::Seconds(60);  // the same at start and while rebuilding
   Clock* clock = Clock::Real();
   std::function<int64_t()> unix_seconds;  // empty: the system's
   // Told how long each block's read or write took, commit included; on any thread. Or empty.
@@ -68,17 +70,23 @@ class ColdFolder {
   // FolderLock and ClaimFolder; InvalidArgument names an option that is out of bounds;
   // ResourceExhausted when not even one extent fits the disk.
   static absl::StatusOr<std::unique_ptr<ColdFolder>> Open(ColdFolderOptions options);
-  // Waits for requests in flight and a last commit; what was acknowledged is durable after it,
-  // if the device lets it.
   ~ColdFolder();
+  // Waits for requests in flight and a last commit; what was acknowledged is durable after it, if
+  // the device lets it. New requests are refused from the call on. The second call does nothing.
+  void Close();
 
   // `blocks` has room for each key. Holds a lock, reads no disk.
   void Find(std::span<const BlockKey> keys, std::span<ColdBlock> blocks);
+  // After a data sync that failed without direct I/O, blocks that are here already are not called
+  // durable any more (Unavailable) until the next start: no later sync speaks of them.
   void Put(ColdPut put);
   void Get(ColdGet get);
   // Blocks of these keys are invisible at once and not in the catalogue at return (those being
-  // written then: when their writing ends). Blocks. On an error those of the failed batch stay.
+  // written then: when their writing ends). Blocks. On an error those of the failed batch may stay.
   absl::Status Delete(std::span<const BlockKey> keys, ColdLeave why);
+  // New blocks of a namespace that are being written now; with `doom` they leave when their writing
+  // ends.
+  uint64_t CountWrites(NamespaceId ns, bool doom);
   // One more use at `moment` for each block that is here (storage/frequency.h).
   void Touch(std::span<const BlockKey> keys, double moment);
 
@@ -146,7 +154,8 @@ class ColdFolder {
   void Finish(ColdOperation* operation, const absl::Status& status);
   void OnWritten(ColdWrite* write, const absl::Status& status);
   void OnRead(ColdRead* read, const absl::Status& status);
-  void OnHeaderWritten(uint32_t extent, bool ok);
+  void OnHeaderWritten(HeaderWrite* header, bool ok);
+  void ReadInlines();
   void ReadInline(ColdRead* read);
   absl::Status JudgeRead(const BlockKey& key, ColdPlace place, ByteSpan header_page, ByteSpan value,
                          MutableByteSpan envelope) const;
@@ -164,7 +173,7 @@ class ColdFolder {
   void Write();
   void CommitWrites(const std::vector<ColdWrite*>& writes);
   void PublishLocked(const ColdWrite& write) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void DropUncataloguedLocked(Index index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropUncertain();
   void Keep();
   bool WaitForWork();
   void Commit();
@@ -188,6 +197,7 @@ class ColdFolder {
   absl::Status LoadTable();
   absl::Status LoadRecords(std::span<const std::pair<BlockKey, BlockRecord>> records);
   absl::Status LoadScores();
+  absl::Status EndDeletions();
   absl::Status MarkForRebuild();
   std::string ExtentPath(size_t extent) const;
   absl::Status Rebuild();
@@ -207,7 +217,7 @@ class ColdFolder {
   std::unique_ptr<Catalogue> catalogue_;
 
   mutable Mutex mutex_;
-  CondVar writer_wakes_, keeper_wakes_, changed_;
+  CondVar reader_wakes_, writer_wakes_, keeper_wakes_, changed_;
   ChunkStock stock_;  // of table_
   ColdTable table_ ABSL_GUARDED_BY(mutex_);
   Extents extents_ ABSL_GUARDED_BY(mutex_);
@@ -217,15 +227,21 @@ class ColdFolder {
   bool load_failed_ ABSL_GUARDED_BY(mutex_) = false;
   bool rebuild_ = false;  // before the threads start, and by the loader
   absl::flat_hash_set<uint64_t> deleted_while_loading_ ABSL_GUARDED_BY(mutex_);
+  uint32_t unloaded_deletions_ ABSL_GUARDED_BY(mutex_) = 0;  // on their way to the catalogue
+  std::vector<BlockKey> undeleted_ ABSL_GUARDED_BY(mutex_);  // the catalogue refused; tried again
+  bool load_ends_ ABSL_GUARDED_BY(mutex_) = false;           // deletions wait until it has
   std::list<ColdOperation*> in_flight_ ABSL_GUARDED_BY(mutex_);  // oldest first
-  uint32_t headers_in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<ColdWrite*> written_ ABSL_GUARDED_BY(mutex_);    // for the writer
-  std::vector<ColdWrite*> to_commit_ ABSL_GUARDED_BY(mutex_);  // durable, for the keeper
-  std::vector<Suspect> suspects_ ABSL_GUARDED_BY(mutex_);      // for the keeper
-  uint64_t commits_wanted_ ABSL_GUARDED_BY(mutex_) = 0;        // WaitForCommit's tickets
+  std::list<HeaderWrite*> headers_ ABSL_GUARDED_BY(mutex_);      // in flight, oldest first
+  std::deque<ColdRead*> inline_reads_ ABSL_GUARDED_BY(mutex_);   // for the reader
+  std::vector<ColdWrite*> written_ ABSL_GUARDED_BY(mutex_);      // for the writer
+  std::vector<ColdWrite*> to_commit_ ABSL_GUARDED_BY(mutex_);    // durable, for the keeper
+  std::vector<Suspect> suspects_ ABSL_GUARDED_BY(mutex_);        // for the keeper
+  std::vector<Departure> uncertain_ ABSL_GUARDED_BY(mutex_);     // their commit failed; the same
+  uint64_t commits_wanted_ ABSL_GUARDED_BY(mutex_) = 0;          // WaitForCommit's tickets
   uint64_t commits_done_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t commits_failed_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool commit_failed_ ABSL_GUARDED_BY(mutex_) = false;  // the last one
+  bool commit_failed_ ABSL_GUARDED_BY(mutex_) = false;     // the last one
+  bool data_sync_failed_ ABSL_GUARDED_BY(mutex_) = false;  // ever
   bool keeper_idle_ ABSL_GUARDED_BY(mutex_) = false;
   bool uncommitted_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Duration writes_resume_ ABSL_GUARDED_BY(mutex_);  // by the clock; before: not tried
@@ -237,11 +253,11 @@ class ColdFolder {
   Index expire_cursor_ ABSL_GUARDED_BY(mutex_) = 0;
   ColdFolderStats stats_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writer_ending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool threads_end_ ABSL_GUARDED_BY(mutex_) = false;    // reader and writer
   uint64_t overdue_reads_ ABSL_GUARDED_BY(mutex_) = 0;  // of stats_.overdue
 
   bool reserve_told_ = false;  // of the keeper: that the device has no room for more extents
-  std::thread loader_, writer_, keeper_;
+  std::thread loader_, reader_, writer_, keeper_;
 };
 
 }  // namespace terrace

@@ -51,7 +51,7 @@ void ColdFolder::UncommittedLocked() {
 
 void ColdFolder::Write() {
   mutex_.Lock();
-  while (!writer_ending_ || !written_.empty()) {
+  while (!threads_end_ || !written_.empty()) {
     if (written_.empty()) {
       writer_wakes_.WaitWithTimeout(&mutex_, kIdle);
       continue;
@@ -80,8 +80,10 @@ void ColdFolder::CommitWrites(const std::vector<ColdWrite*>& writes) {
     if (!committed.ok()) WritesFailedLocked(committed, kCataloguePause);
     for (ColdWrite* write : writes) {
       const bool is_new = write->index != ColdTable::kNone;
+      write->catalogued = true;
       if (!committed.ok()) {
-        if (is_new) DropUncataloguedLocked(write->index);
+        if (is_new) uncertain_.push_back({write->key, write->index});
+        stats_.puts_failed += is_new ? 1 : 0;
         finished.emplace_back(write, committed);
         continue;
       }
@@ -110,29 +112,47 @@ void ColdFolder::PublishLocked(const ColdWrite& write) {
   stats_.value_bytes += write.record.length;
 }
 
-// The catalogue may have the record in its log all the same, so the slot waits like any other.
-void ColdFolder::DropUncataloguedLocked(Index index) {
-  const ColdEntry& entry = table_[index];
-  if (entry.inlined) {
-    stats_.inline_bytes -= uint64_t{entry.envelope_bytes} + entry.length;
-    free_inline_.push_back(entry.number);
-  } else {
-    extents_.Quarantine({entry.number, SlotPages(entry.length)});
+// The log may have the record of a block whose commit failed all the same. Until it has its
+// deletion, too, key and slot stay taken: the next start would find two blocks in one slot.
+void ColdFolder::DropUncertain() {
+  CatalogueBatch batch;
+  std::vector<Departure> uncertain;
+  {
+    MutexLock lock(&mutex_);
+    if (writes_resume_ > options_.clock->Now()) return;
+    uncertain = std::exchange(uncertain_, {});
+    for (const Departure& one : uncertain) batch.Delete(one.key, table_[one.index].place());
   }
-  stats_.puts_failed += 1;
-  table_.Erase(index);
+  if (batch.empty()) return;
+  const absl::Status dropped = catalogue_->Commit(&batch);
+  MutexLock lock(&mutex_);
+  if (!dropped.ok()) {
+    uncertain_.insert(uncertain_.end(), uncertain.begin(), uncertain.end());
+    return WritesFailedLocked(dropped, kCataloguePause);
+  }
+  for (const Departure& one : uncertain) {
+    const ColdEntry& entry = table_[one.index];
+    if (entry.inlined) {
+      stats_.inline_bytes -= uint64_t{entry.envelope_bytes} + entry.length;
+      free_inline_.push_back(entry.number);
+    } else {
+      extents_.Quarantine({entry.number, SlotPages(entry.length)});
+    }
+    table_.Erase(one.index);
+  }
+  UncommittedLocked();
 }
 
 // False when the folder ends and nothing is left to do.
 bool ColdFolder::WaitForWork() {
   MutexLock lock(&mutex_);
-  keeper_idle_ = !uncommitted_ && commits_wanted_ == commits_done_ && suspects_.empty();
-  if (!ending_ || !in_flight_.empty() || headers_in_flight_ > 0) {
+  keeper_idle_ =
+      !uncommitted_ && commits_wanted_ == commits_done_ && suspects_.empty() && uncertain_.empty();
+  if (!ending_ || !in_flight_.empty() || !headers_.empty()) {
     keeper_wakes_.WaitWithTimeout(&mutex_, keeper_idle_ ? kIdle : options_.commit_interval);
   }
   keeper_idle_ = false;
-  return !ending_ || !in_flight_.empty() || headers_in_flight_ > 0 ||
-         (uncommitted_ && !commit_failed_);
+  return !ending_ || !in_flight_.empty() || !headers_.empty() || (uncommitted_ && !commit_failed_);
 }
 
 void ColdFolder::Keep() {
@@ -141,6 +161,7 @@ void ColdFolder::Keep() {
   bool more = false;  // extents to make, between which those who wait for a commit get theirs
   do {
     JudgeSuspects();
+    DropUncertain();
     Commit();
     more = AddExtent();
     ExpireSome();
@@ -174,7 +195,7 @@ void ColdFolder::Commit() {
   uint64_t ticket;
   {
     MutexLock lock(&mutex_);
-    if (headers_in_flight_ > 0 || (!uncommitted_ && commits_wanted_ == commits_done_)) return;
+    if (!headers_.empty() || (!uncommitted_ && commits_wanted_ == commits_done_)) return;
     uncommitted_ = false;
     writes = std::exchange(to_commit_, {});
     slots = extents_.TakeQuarantined();
@@ -183,8 +204,8 @@ void ColdFolder::Commit() {
       files.push_back(extents_.FileOf(extents_.FirstPage(extent)));
     ticket = commits_wanted_;
   }
-  absl::Status synced = SyncFiles(options_.io.get(), files, kSyncDeadline);
-  if (synced.ok()) synced = catalogue_->Sync();
+  const absl::Status data_synced = SyncFiles(options_.io.get(), files, kSyncDeadline);
+  const absl::Status synced = data_synced.ok() ? catalogue_->Sync() : data_synced;
   if (!synced.ok()) catalogue_->Resume().IgnoreError();
   ReleaseQuarantined(slots, synced.ok());
   {
@@ -192,6 +213,7 @@ void ColdFolder::Commit() {
     stats_.syncs += 1;
     stats_.failed_syncs += synced.ok() ? 0 : 1;
     commit_failed_ = !synced.ok();
+    data_sync_failed_ |= !data_synced.ok() && !options_.io->direct();
     if (synced.ok()) {
       commits_done_ = ticket;
     } else {

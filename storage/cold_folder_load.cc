@@ -22,9 +22,10 @@ constexpr uint64_t kLeastExtents = 8;
 constexpr uint64_t kLeastBudget = 64 << 20;
 constexpr uint64_t kMostBudget = uint64_t{kPageBytes} << 32;  // page numbers have 32 bits
 constexpr uint32_t kIoDepth = 128;
-constexpr absl::Duration kReadDeadline = absl::Seconds(60);
 constexpr size_t kRecordsPerStep = 512;
 constexpr size_t kReadyChunks = 2;
+constexpr absl::Duration kPatience = absl::Seconds(1);
+constexpr absl::Duration kLastPatience = absl::Seconds(1);
 // Present while the catalogue is being rebuilt from the extents.
 constexpr char kRebuildMark[] = "rebuild";
 constexpr char kBrokenCatalogue[] = "catalogue.broken";
@@ -95,7 +96,6 @@ class LoadSteps {
 
  private:
   static constexpr size_t kMost = 16;
-  static constexpr absl::Duration kPatience = absl::Seconds(1);
 
   Mutex mutex_;
   CondVar changed_;
@@ -152,6 +152,7 @@ absl::StatusOr<std::unique_ptr<ColdFolder>> ColdFolder::Open(ColdFolderOptions o
   TERRACE_RETURN_IF_ERROR(folder->OpenCatalogue());
   TERRACE_RETURN_IF_ERROR(folder->OpenExtents());
   ColdFolder* const self = folder.get();
+  self->reader_ = std::thread([self] { self->ReadInlines(); });
   self->writer_ = std::thread([self] { self->Write(); });
   self->keeper_ = std::thread([self] { self->Keep(); });
   self->loader_ = std::thread([self] { self->Load(); });
@@ -168,18 +169,30 @@ ColdFolder::ColdFolder(ColdFolderOptions options, FolderLock lock, const FolderI
       extents_(options_.io.get(), identity.folder_id, identity.extent_bytes) {}
 
 ColdFolder::~ColdFolder() {
+  Close();
+  if (options_.io->WaitIdle(kLastPatience)) return;
+  // Requests that somebody has stopped waiting for: when the device answers after all, whoever it
+  // answers has to be there.
+  Log(LogLevel::kError, "ssd", "{}: the device hangs", options_.path);
+  (void)options_.io.release();
+}
+
+void ColdFolder::Close() {
   {
     MutexLock lock(&mutex_);
     ending_ = true;
     keeper_wakes_.SignalAll();
+    changed_.SignalAll();
   }
   if (loader_.joinable()) loader_.join();
   if (keeper_.joinable()) keeper_.join();
   {
     MutexLock lock(&mutex_);
-    writer_ending_ = true;
+    threads_end_ = true;
+    reader_wakes_.SignalAll();
     writer_wakes_.SignalAll();
   }
+  if (reader_.joinable()) reader_.join();
   if (writer_.joinable()) writer_.join();
 }
 
@@ -194,8 +207,11 @@ absl::Status ColdFolder::OpenCatalogue() {
   const fs::path top(options_.path), mark = top / kRebuildMark, path = top / "catalogue";
   const std::string name = path.string();
   std::error_code error;
-  const bool lost =
-      !fs::exists(path / "CURRENT", error) && options_.io->FileBytes(ExtentPath(0)).ok();
+  const bool there = fs::exists(path / "CURRENT", error);
+  if (error) {
+    return absl::UnavailableError(fmt::format("ssd: {}: {}", name, error.message()));
+  }
+  const bool lost = !there && options_.io->FileBytes(ExtentPath(0)).ok();
   absl::StatusOr<std::unique_ptr<Catalogue>> opened = absl::DataLossError("ssd: it is lost");
   const uint64_t share = CatalogueShare(options_.budget_bytes);
   if (!lost && !fs::exists(mark, error)) opened = Catalogue::Open(name, share, options_.env);
@@ -244,7 +260,7 @@ absl::Status ColdFolder::OpenExtents() {
     files.push_back(*file);
     pages.push_back({*file, 0});
   }
-  const auto headers = ReadPages(options_.io.get(), pages, kReadDeadline);
+  const auto headers = ReadPages(options_.io.get(), pages, options_.start_deadline);
   MutexLock lock(&mutex_);
   for (size_t i = 0; i < files.size(); ++i) {
     std::optional<ExtentHeader> header;
@@ -260,8 +276,7 @@ absl::Status ColdFolder::OpenExtents() {
 void ColdFolder::Load() {
   absl::Status loaded = rebuild_ ? Rebuild() : LoadTable();
   if (loaded.ok() && !Ending()) loaded = LoadScores();
-  // Slots of blocks deleted meanwhile are free from here on, so their deletion must be on disk.
-  if (loaded.ok() && !Ending()) loaded = catalogue_->Sync();
+  if (loaded.ok() && !Ending()) loaded = EndDeletions();
   if (Ending()) return;
   if (!loaded.ok()) {
     Log(LogLevel::kError, "ssd", "{}: loading failed, no writes until the next start: {}",
@@ -283,6 +298,20 @@ void ColdFolder::Load() {
   stats_.load_progress = 1;
   deleted_while_loading_.clear();
   changed_.SignalAll();
+}
+
+// Slots of blocks deleted while loading are free once it has ended, so by then their deletion is
+// on disk, and none comes later. Those that failed are tried once more.
+absl::Status ColdFolder::EndDeletions() {
+  std::vector<BlockKey> undeleted;
+  {
+    MutexLock lock(&mutex_);
+    load_ends_ = true;
+    while (unloaded_deletions_ > 0) changed_.WaitWithTimeout(&mutex_, kPatience);
+    undeleted = std::exchange(undeleted_, {});
+  }
+  TERRACE_RETURN_IF_ERROR(DeleteUnloaded(undeleted));
+  return catalogue_->Sync();
 }
 
 // One thread reads records while another enters those before.
@@ -420,7 +449,7 @@ absl::Status ColdFolder::RebuildExtent(uint32_t extent, const ExtentHeader& head
       }
     }
     TERRACE_ASSIGN_OR_RETURN(const auto pages,
-                             ReadPages(options_.io.get(), addresses, kReadDeadline));
+                             ReadPages(options_.io.get(), addresses, options_.start_deadline));
     std::vector<std::pair<BlockKey, BlockRecord>> found;
     for (size_t i = 0; i < pages.size(); ++i) {
       const auto number = static_cast<uint32_t>(first + i * header.slot_pages);

@@ -87,16 +87,13 @@ void ColdWrite::Ended(absl::Status status) {
 }
 
 HeaderWrite::HeaderWrite(ColdFolder* folder, const ExtentHeader& header, int to_file)
-    : folder_(folder), extent_(header.extent) {
+    : extent(header.extent), folder_(folder) {
   EncodeExtentHeader(header, MutableByteSpan(page_.bytes));
   kind = IoKind::kWrite;
   file = to_file;
   AddPiece(ByteSpan(page_.bytes));
 }
 
-void HeaderWrite::Complete(int64_t result) {
-  folder_->OnHeaderWritten(extent_, result == kPageBytes);
-  delete this;
-}
+void HeaderWrite::Complete(int64_t result) { folder_->OnHeaderWritten(this, result == kPageBytes); }
 
 }  // namespace terrace

@@ -80,6 +80,7 @@ class ColdWrite : public ColdOperation {
   const BlockRecord record;
   const ColdTable::Index index;
   std::string inline_block;
+  bool catalogued = false;  // guarded by the folder's mutex: the entry may be another's by now
 
  private:
   void Ended(absl::Status status) override;
@@ -88,15 +89,20 @@ class ColdWrite : public ColdOperation {
   std::unique_ptr<ColdPages> pages_;
 };
 
-// Page 0 of an extent. Deletes itself.
+// Page 0 of an extent. Lives until OnHeaderWritten, which deletes it.
 class HeaderWrite : public IoRequest {
  public:
   HeaderWrite(ColdFolder* folder, const ExtentHeader& header, int file);
   void Complete(int64_t result) override;
 
+  const uint32_t extent;
+  // The rest is guarded by the folder's mutex.
+  absl::Duration started;
+  std::list<HeaderWrite*>::iterator at;
+  bool overdue = false;
+
  private:
   ColdFolder* const folder_;
-  const uint32_t extent_;
   DiskPage page_;
 };
 

@@ -42,13 +42,17 @@ absl::StatusOr<std::unique_ptr<ColdStore>> ColdStore::Open(std::vector<ColdFolde
 ColdStore::ColdStore(std::vector<std::unique_ptr<ColdFolder>> folders)
     : folders_(std::move(folders)), watcher_([this] { Watch(); }) {}
 
-ColdStore::~ColdStore() {
+ColdStore::~ColdStore() { Close(); }
+
+// The watcher goes last: until then somebody may wait for a device that hangs.
+void ColdStore::Close() {
+  for (const auto& folder : folders_) folder->Close();
   {
     MutexLock lock(&mutex_);
     ending_ = true;
     ends_.SignalAll();
   }
-  watcher_.join();
+  if (watcher_.joinable()) watcher_.join();
 }
 
 void ColdStore::Watch() {
@@ -122,6 +126,7 @@ absl::Status ColdStore::DeleteNamespace(NamespaceId ns,
   absl::Status first;
   uint64_t deleted = 0;
   for (const auto& folder : folders_) {
+    folder->CountWrites(ns, /*doom=*/true);
     std::optional<BlockKey> after;
     std::vector<BlockKey> keys;
     do {
@@ -139,6 +144,12 @@ absl::Status ColdStore::DeleteNamespace(NamespaceId ns,
     } while (true);
   }
   return first;
+}
+
+uint64_t ColdStore::CountWrites(NamespaceId ns) {
+  uint64_t count = 0;
+  for (const auto& folder : folders_) count += folder->CountWrites(ns, /*doom=*/false);
+  return count;
 }
 
 absl::StatusOr<std::vector<ColdStore::Listed>> ColdStore::Scan(NamespaceId ns,

@@ -25,7 +25,9 @@ class ColdStore {
   // Opens all folders. The first error of ColdFolder::Open; InvalidArgument for no folder at all
   // or one named twice.
   static absl::StatusOr<std::unique_ptr<ColdStore>> Open(std::vector<ColdFolderOptions> folders);
-  ~ColdStore();  // as ~ColdFolder of each
+  ~ColdStore();
+  // As ColdFolder::Close, of each: callbacks that come meanwhile may call this store.
+  void Close();
 
   // `blocks` has room for each key. Reads no disk.
   void Find(std::span<const BlockKey> keys, std::span<ColdBlock> blocks);
@@ -35,9 +37,11 @@ class ColdStore {
   // Blocks. The first error; other folders are not held up by it.
   absl::Status Delete(std::span<const BlockKey> keys, ColdLeave why);
   // All blocks of a namespace, some thousand at a time, without holding up readers; those being
-  // written meanwhile may stay. Blocks; `progress` gets the number deleted so far and returns
-  // false to stop (Cancelled).
+  // written leave when their writing ends (CountWrites). Blocks; `progress` gets the number deleted
+  // so far and returns false to stop (Cancelled).
   absl::Status DeleteNamespace(NamespaceId ns, const std::function<bool(uint64_t)>& progress);
+  // Blocks of a namespace on their way into a catalogue.
+  uint64_t CountWrites(NamespaceId ns);
   // Up to `limit` blocks of a namespace in the order of keys within each folder, folder by
   // folder; begins after `after`. Fewer than `limit`: that was all.
   struct Listed {

@@ -58,6 +58,18 @@ uint32_t Extents::PageAt(uint64_t offset) const {
 std::optional<Slot> Extents::Allocate(uint32_t length) {
   if (!CanEverFit(length)) return std::nullopt;
   const uint32_t pages = SlotPages(length);
+  auto slot = Take(pages);
+  for (uint32_t i = 0; !slot && draining_ > 0 && i < count(); ++i) {
+    if (!extents_[i].draining || !extents_[i].header || extents_[i].header->slot_pages != pages) {
+      continue;
+    }
+    EndDrain(&extents_[i]);
+    slot = Take(pages);
+  }
+  return slot;
+}
+
+std::optional<Slot> Extents::Take(uint32_t pages) {
   const auto place = arena_.Allocate(ClassOf(pages), nullptr);
   if (!place) return std::nullopt;
   const Slot slot{PageAt(place->offset), pages};
@@ -93,9 +105,13 @@ void Extents::Free(Slot slot) {
     return;
   }
   extent.held_back.push_back(slot);
-  if (extent.held_back.size() < extent.used) return;
-  extent.draining = false;
-  for (const Slot held : std::exchange(extent.held_back, {})) Free(held);
+  if (extent.held_back.size() == extent.used) EndDrain(&extent);
+}
+
+void Extents::EndDrain(Extent* extent) {
+  extent->draining = false;
+  draining_ -= 1;
+  for (const Slot held : std::exchange(extent->held_back, {})) Free(held);
 }
 
 void Extents::Quarantine(Slot slot) {
@@ -151,16 +167,27 @@ std::vector<uint32_t> Extents::CandidatesToRecut(uint32_t length) {
   std::vector<uint32_t> candidates;
   if (count() == 0) return candidates;
   const PlaceClass wanted = ClassOf(SlotPages(length));
+  for (uint32_t i = 0; draining_ > 0 && i < count(); ++i) {
+    if (extents_[i].draining) candidates.push_back(i);
+  }
   const size_t looks = std::min<size_t>(kRecutCandidates, count());
   for (const auto& window : arena_.Windows(wanted, 1, looks, &recut_cursor_)) {
-    candidates.push_back(window.first);
+    if (!extents_[window.first].draining) candidates.push_back(window.first);
   }
   return candidates;
 }
 
 void Extents::Drain(uint32_t extent) {
-  if (extents_[extent].used == 0) return;
-  extents_[extent].draining = true;
+  Extent& drained = extents_[extent];
+  if (drained.used == 0 || drained.draining) return;
+  drained.draining = true;
+  draining_ += 1;
+  // Slots that are free already are held back like those to come.
+  const uint32_t pages = drained.header ? drained.header->slot_pages : 0;
+  for (uint32_t page = 1; pages > 0 && page + pages <= pages_per_extent_; page += pages) {
+    const Slot slot{FirstPage(extent) + page, pages};
+    if (Restore(slot)) drained.held_back.push_back(slot);
+  }
   // A slot set aside would keep the extent as it is for ever.
   std::erase_if(set_aside_, [&](Slot slot) {
     if (ExtentOf(slot.page) != extent) return false;

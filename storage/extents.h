@@ -46,7 +46,8 @@ class Extents {
   void Add(int file, const std::optional<ExtentHeader>& header);
   uint32_t count() const { return static_cast<uint32_t>(extents_.size()); }
 
-  // A free slot for a value of `length` bytes; nothing when there is none.
+  // A free slot for a value of `length` bytes; nothing when there is none. An extent of that size
+  // which is being drained serves it after all.
   std::optional<Slot> Allocate(uint32_t length);
   bool CanEverFit(uint32_t length) const;
   // Takes the slot that the catalogue knows; false when it cannot be one.
@@ -85,11 +86,12 @@ class Extents {
   std::vector<uint32_t> TakeDirty();
   void MarkDirty(uint32_t page) { extents_[ExtentOf(page)].dirty = true; }
 
-  // Extents cut for other sizes than that of `length`: emptied, each makes room for it. Looks at
-  // a few from where it last stopped.
+  // Extents cut for other sizes than that of `length`: emptied, each makes room for it. Those being
+  // drained come first, then a few from where it last stopped.
   std::vector<uint32_t> CandidatesToRecut(uint32_t length);
-  // Nothing is allocated from the slots that get free in this extent until all are.
+  // Nothing is allocated from this extent until all of its slots are free.
   void Drain(uint32_t extent);
+  bool draining(uint32_t extent) const { return extents_[extent].draining; }
 
   uint64_t bytes() const { return arena_.size() + count() * kPageBytes; }
   uint64_t used_bytes() const { return arena_.bytes_in_use(); }
@@ -111,6 +113,9 @@ class Extents {
   static PlaceClass ClassOf(uint32_t pages) { return {pages * kPageBytes, 0}; }
   uint64_t ArenaOffset(uint32_t page) const;
   uint32_t PageAt(uint64_t arena_offset) const;
+  std::optional<Slot> Take(uint32_t pages);
+  // Gives back what is free there.
+  void EndDrain(Extent* extent);
 
   FileIo* const io_;
   const uint64_t folder_id_;
@@ -122,6 +127,7 @@ class Extents {
   std::vector<Slot> set_aside_;  // oldest first
   uint64_t set_aside_bytes_ = 0;
   uint32_t recut_cursor_ = 0;
+  uint32_t draining_ = 0;  // extents
 };
 
 }  // namespace terrace

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "fmt/format.h"
+#include "proto/clock.h"
 
 namespace terrace {
 
@@ -37,6 +38,17 @@ bool FaultyFileIo::WaitForHeld(size_t count) {
     changed_.WaitWithTimeout(&mutex_, absl::Milliseconds(10));
   }
   return held_.size() >= count;
+}
+
+bool FaultyFileIo::WaitIdle(absl::Duration timeout) {
+  const absl::Duration end = Clock::Real()->Now() + timeout;
+  MutexLock lock(&mutex_);
+  while (!waiting_.empty() || !held_.empty()) {
+    const absl::Duration left = end - Clock::Real()->Now();
+    if (left <= absl::ZeroDuration()) return false;
+    changed_.WaitWithTimeout(&mutex_, left);
+  }
+  return true;
 }
 
 void FaultyFileIo::Release() {
@@ -130,6 +142,7 @@ void FaultyFileIo::Serve() {
       script_ = nullptr;
     }
     if (waiting_.empty()) {
+      if (held_.empty()) changed_.SignalAll();
       changed_.WaitWithTimeout(&mutex_, absl::Seconds(1));
       continue;
     }

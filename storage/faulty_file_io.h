@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -43,6 +44,8 @@ class FaultyFileIo : public FileIo {
   void SetScript(std::function<IoFault(const IoRequest&)> script);
   // Bytes that files may take in all; opening beyond it is a full disk.
   void SetCapacity(uint64_t bytes);
+  // As if there were a page cache: only what direct() says.
+  void SetDirect(bool direct) { direct_ = direct; }
   // Waits until `count` requests are held; false after ten seconds without.
   bool WaitForHeld(size_t count);
   void Release();
@@ -60,6 +63,8 @@ class FaultyFileIo : public FileIo {
   void Close(int file) override;
   absl::Status Remove(const std::string& path) override;
   void Submit(std::span<IoRequest* const> requests) override;
+  bool direct() const override { return direct_; }
+  bool WaitIdle(absl::Duration timeout) override;
 
  private:
   using Page = std::array<std::byte, kIoAlignment>;
@@ -86,6 +91,7 @@ class FaultyFileIo : public FileIo {
   std::vector<IoRequest*> held_ ABSL_GUARDED_BY(mutex_);
   bool released_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t capacity_ ABSL_GUARDED_BY(mutex_) = UINT64_MAX;
+  std::atomic<bool> direct_ = true;
   uint64_t bytes_written_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -18,6 +18,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/time/time.h"
 #include "fmt/format.h"
+#include "proto/clock.h"
 #include "proto/log.h"
 #include "proto/mutex.h"
 #include "proto/status.h"
@@ -66,6 +67,8 @@ class UringFileIo : public FileIo {
   void Close(int file) override { ::close(file); }
   absl::Status Remove(const std::string& path) override;
   void Submit(std::span<IoRequest* const> requests) override;
+  bool direct() const override { return direct_; }
+  bool WaitIdle(absl::Duration timeout) override;
 
  private:
   using Requests = absl::InlinedVector<IoRequest*, 16>;
@@ -86,9 +89,10 @@ class UringFileIo : public FileIo {
   // The kernel orders the start of a request before its completion; this says so to those who look
   // at this process alone (ThreadSanitizer).
   std::atomic<uint64_t> started_{0};
+  std::atomic<bool> direct_{true};
   std::thread starter_, reaper_;
   Mutex mutex_;  // never held together with ring_mutex_
-  CondVar large_waits_;
+  CondVar large_waits_, idle_;
   std::deque<IoRequest*> waiting_ ABSL_GUARDED_BY(mutex_);
   uint32_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
@@ -137,7 +141,9 @@ absl::StatusOr<int> UringFileIo::Open(const std::string& path, uint64_t bytes) {
   int fd = ::open(path.c_str(), kFlags | O_DIRECT, 0600);
   if (fd < 0 && errno == EINVAL) {
     fd = ::open(path.c_str(), kFlags, 0600);
-    if (fd >= 0) Log(LogLevel::kWarning, "ssd", "{}: no direct I/O on this file system", path);
+    if (fd >= 0 && direct_.exchange(false)) {
+      Log(LogLevel::kWarning, "ssd", "{}: no direct I/O on this file system", path);
+    }
   }
   if (fd < 0) return ErrnoStatus("opening", path, errno);
   struct stat status;
@@ -165,6 +171,17 @@ void UringFileIo::Submit(std::span<IoRequest* const> requests) {
     some = TakeLocked();
   }
   Start(some);
+}
+
+bool UringFileIo::WaitIdle(absl::Duration timeout) {
+  const absl::Duration end = Clock::Real()->Now() + timeout;
+  MutexLock lock(&mutex_);
+  while (in_flight_ > 0 || !waiting_.empty()) {
+    const absl::Duration left = end - Clock::Real()->Now();
+    if (left <= absl::ZeroDuration()) return false;
+    idle_.WaitWithTimeout(&mutex_, left);
+  }
+  return true;
 }
 
 UringFileIo::Requests UringFileIo::TakeLocked() {
@@ -245,6 +262,7 @@ void UringFileIo::Reap() {
       MutexLock lock(&mutex_);
       --in_flight_;
       some = TakeLocked();
+      if (in_flight_ == 0) idle_.Signal();
     }
     Start(some);
     request->Complete(result);

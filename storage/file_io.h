@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "proto/bytes.h"
 
 namespace terrace {
@@ -72,6 +73,12 @@ class FileIo {
   // Starts all requests; they complete in any order. Does not wait for the device. Those beyond
   // `depth` in flight wait in a queue, first come first served.
   virtual void Submit(std::span<IoRequest* const> requests) = 0;
+  // Whether all files so far are written past the page cache. Through it, a sync that fails loses
+  // writes of which the next one, which succeeds, says nothing.
+  virtual bool direct() const = 0;
+  // Whether none is in flight; waits so long for it. The last may still be completing: the
+  // destructor waits for that.
+  virtual bool WaitIdle(absl::Duration timeout) = 0;
 };
 
 // The real one: io_uring, and O_DIRECT where the file system has it (else, with a warning, the

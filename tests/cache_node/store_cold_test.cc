@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <thread>
 
 #include "cache_node/namespace_keeper.h"
 #include "cache_node/namespace_table.h"
@@ -313,6 +315,48 @@ TEST(StoreCold, ForgettingANamespaceForgetsItInBothTiers) {
   EXPECT_TRUE(IsIntact(Read(store.get(), TestKey(7, 2)), TestKey(7, 2)));
   EXPECT_TRUE(store->Evict(TestKey(7, 2)));
   EXPECT_FALSE(Read(store.get(), TestKey(7, 2)));
+}
+
+TEST(StoreCold, ADeletionIsNotOverWhileBlocksAreOnTheirWayToTheDisk) {
+  TempFolder folder;
+  auto io = std::make_unique<FaultyFileIo>();
+  FaultyFileIo* const disk = io.get();
+  const auto store = MakeStore(OpenTier(folder.path() + "/ssd", std::move(io)));
+  for (uint64_t i = 0; i < 150; ++i) PutBlock(store.get(), TestKey(i), kShape);
+  disk->SetScript([](const IoRequest& request) {
+    return request.kind == IoKind::kWrite ? IoFault{IoFault::kHold} : IoFault{};
+  });
+  Room room(store.get());
+  store->Tidy();
+  ASSERT_TRUE(disk->WaitForHeld(1));
+  while (store->Forget(NamespaceId{1}, 64) > 0) continue;
+  EXPECT_GT(*store->CountCold(NamespaceId{1}), 0);
+  disk->Release();
+  EXPECT_TRUE(testing::Eventually([&] { return *store->CountCold(NamespaceId{1}) == 0; }));
+  EXPECT_EQ(store->Tiers()[1].blocks, 0);
+  EXPECT_EQ(store->Stats().referenced_blocks, 0);
+}
+
+TEST(StoreCold, WhoWaitsForAFillWhileTheTierClosesIsAnswered) {
+  TempFolder folder;
+  auto io = std::make_unique<FaultyFileIo>();
+  FaultyFileIo* const disk = io.get();
+  const auto store = MakeStore(OpenTier(folder.path() + "/ssd", std::move(io)));
+  {
+    Room room(store.get());
+    PutMany(store.get(), &room, 0, 200);
+  }
+  ASSERT_FALSE(store->Acquire(TestKey(0)));
+  disk->SetScript([](const IoRequest& request) {
+    return request.kind == IoKind::kRead ? IoFault{IoFault::kHold} : IoFault{};
+  });
+  std::optional<PersistOutcome> outcome;
+  store->Persist(TestKey(0), [&](PersistOutcome told) { outcome = told; });
+  ASSERT_TRUE(disk->WaitForHeld(1));
+  std::thread closes([&] { store->CloseColdTier(absl::Seconds(5)); });
+  disk->Release();
+  closes.join();
+  EXPECT_TRUE(outcome.has_value());
 }
 
 TEST(StoreCold, TheBudgetIsKeptByGivingUpWhatIsWorthLeast) {

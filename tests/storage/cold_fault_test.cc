@@ -187,6 +187,55 @@ TEST_F(ColdFault, DurableIsNeverSaidAfterAFailedSync) {
   EXPECT_EQ(PutAndWait(*folder_, block, /*durable=*/true), absl::OkStatus());
 }
 
+TEST_F(ColdFault, ThroughThePageCacheAFailedSyncIsNotMadeUpForByTheNext) {
+  TestBlock before(KeyOf(1), kLength), after(KeyOf(2), kLength);
+  disk_->SetDirect(false);
+  Fail(IoKind::kDataSync, {IoFault::kError, EIO});
+  EXPECT_TRUE(absl::IsUnavailable(PutAndWait(*folder_, before, /*durable=*/true)));
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_TRUE(Eventually([&] { return folder_->WaitForCommit(absl::Seconds(10)).ok(); }));
+  EXPECT_TRUE(absl::IsUnavailable(PutAndWait(*folder_, before, /*durable=*/true)));
+  EXPECT_EQ(PutAndWait(*folder_, before), absl::OkStatus());
+  EXPECT_EQ(PutAndWait(*folder_, after, /*durable=*/true), absl::OkStatus());
+}
+
+// Nobody waits for the header of an extent, but commits do.
+TEST_F(ColdFault, AHungHeaderIsSeen) {
+  TestBlock block(KeyOf(1), 2 * kLength);  // of another size: another extent
+  disk_->SetScript([](const IoRequest& request) {
+    const bool header = request.kind == IoKind::kWrite && request.offset == 0;
+    return header ? IoFault{IoFault::kHold} : IoFault{};
+  });
+  EXPECT_EQ(PutAndWait(*folder_, block), absl::OkStatus());
+  ASSERT_TRUE(disk_->WaitForHeld(1));
+  clock_.Advance(absl::Seconds(6));
+  folder_->CheckDeadlines();
+  EXPECT_EQ(folder_->Stats().health, FolderHealth::kHangs);
+  EXPECT_FALSE(folder_->AcceptsWrites());
+  disk_->Release();
+  EXPECT_TRUE(Eventually([&] { return folder_->Stats().health == FolderHealth::kHealthy; }));
+  EXPECT_EQ(folder_->WaitForCommit(absl::Seconds(10)), absl::OkStatus());
+}
+
+TEST_F(ColdFault, WhatIsBeingWrittenLeavesWithItsNamespace) {
+  TestBlock block(KeyOf(1), kLength), other(KeyOf(2, /*ns=*/8), kLength);
+  Fail(IoKind::kWrite, {IoFault::kHold}, 2);
+  Answer answers[2];
+  ColdPut puts[] = {PutOf(block), PutOf(other)};
+  for (int i = 0; i < 2; ++i) {
+    puts[i].done = answers[i].Done();
+    folder_->Put(std::move(puts[i]));
+  }
+  ASSERT_TRUE(disk_->WaitForHeld(2));
+  EXPECT_EQ(folder_->CountWrites(block.key.ns, /*doom=*/true), 1);
+  disk_->Release();
+  EXPECT_TRUE(absl::IsCancelled(answers[0].Wait()));
+  EXPECT_EQ(answers[1].Wait(), absl::OkStatus());
+  EXPECT_EQ(folder_->CountWrites(block.key.ns, /*doom=*/true), 0);
+  EXPECT_TRUE(absl::IsNotFound(GetAndCheck(*folder_, block.key)));
+  EXPECT_EQ(GetAndCheck(*folder_, other.key), absl::OkStatus());
+}
+
 // As after a power cut that kept the entry of a block and not its bytes.
 TEST_F(ColdFault, DurableIsNotSaidOfAnExistingBlockThatIsLost) {
   TestBlock block(KeyOf(1), kLength);
@@ -213,6 +262,18 @@ TEST_F(ColdFault, FreedSlotsWaitForTheCommit) {
   EXPECT_EQ(folder_->Stats().extents.quarantined_bytes, 17 * 4096);
   disk_->Release();
   EXPECT_TRUE(Eventually([&] { return folder_->Stats().occupied_bytes == occupied - 17 * 4096; }));
+}
+
+TEST(ColdStart, OfADeviceThatHangsIsAnError) {
+  TempFolder temp;
+  auto io = std::make_unique<FaultyFileIo>();
+  FaultyFileIo* const disk = io.get();
+  disk->SetScript([](const IoRequest&) { return IoFault{IoFault::kHold}; });
+  ColdFolderOptions options = SmallFolder(temp.path());
+  options.io = std::move(io);
+  options.start_deadline = absl::Milliseconds(50);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(ColdFolder::Open(std::move(options)).status()));
+  delete disk;  // answers at last; the folder has left it to those requests
 }
 
 TEST(ColdFullDisk, BudgetShrinksToTheDiskAndGrowsWithIt) {

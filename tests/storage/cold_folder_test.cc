@@ -248,6 +248,71 @@ TEST(ColdFolder, LostCatalogueIsRebuiltFromTheExtents) {
   }
 }
 
+TEST(ColdFolder, ACatalogueThatCannotBeLookedAtIsNotTakenForLost) {
+  TempFolder temp;
+  { ASSERT_NE(OpenLoaded(SmallFolder(temp.path())), nullptr); }
+  const std::string catalogue = temp.path() + "/catalogue";
+  std::filesystem::rename(catalogue, temp.path() + "/elsewhere");
+  std::filesystem::create_symlink("catalogue", catalogue);  // a loop
+  const absl::Status opened = ColdFolder::Open(SmallFolder(temp.path())).status();
+  EXPECT_TRUE(absl::IsUnavailable(opened)) << opened;
+  EXPECT_THAT(opened.message(), ::testing::HasSubstr(catalogue));
+}
+
+// Deletions that come while the table is loading, from several threads at once.
+TEST(ColdFolder, DeletionsWhileLoadingAreInTableAndCatalogueOrInNeither) {
+  constexpr uint64_t kBlocks = 2000;
+  TempFolder temp;
+  {
+    auto folder = OpenLoaded(SmallFolder(temp.path()));
+    ASSERT_NE(folder, nullptr);
+    for (uint64_t i = 0; i < kBlocks; ++i) {
+      TestBlock block(KeyOf(i), 4096);
+      ASSERT_EQ(PutAndWait(*folder, block), absl::OkStatus()) << i;
+    }
+  }
+  for (int start = 0; start < 3; ++start) {
+    auto folder = ColdFolder::Open(SmallFolder(temp.path())).value();
+    std::vector<std::thread> threads;
+    for (uint64_t thread = 0; thread < 3; ++thread) {
+      threads.emplace_back([&, thread] {
+        for (uint64_t i = start * 300 + thread; i < start * 300 + 300u; i += 3) {
+          const BlockKey key = KeyOf(i);
+          EXPECT_EQ(folder->Delete({&key, 1}, ColdLeave::kForgotten), absl::OkStatus());
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_EQ(folder->WaitUntilLoaded(absl::Seconds(20)), absl::OkStatus());
+    const uint64_t left = kBlocks - 300 * (start + 1);
+    EXPECT_EQ(folder->Stats().blocks, left);
+    uint64_t catalogued = 0;
+    const auto count = [&](const BlockKey&, const BlockRecord&) { return ++catalogued > 0; };
+    EXPECT_EQ(folder->Scan(std::nullopt, std::nullopt, count), absl::OkStatus());
+    EXPECT_EQ(catalogued, left);
+  }
+}
+
+TEST(ColdFolder, BlocksInTheCatalogueAreNotReadByWhoAsks) {
+  TempFolder temp;
+  auto folder = OpenLoaded(SmallFolder(temp.path()));
+  ASSERT_NE(folder, nullptr);
+  TestBlock block(KeyOf(1), 4096);
+  ASSERT_EQ(PutAndWait(*folder, block), absl::OkStatus());
+  AlignedBytes value(4096);
+  std::vector<std::byte> envelope(block.envelope.size());
+  Answer answer;
+  std::thread::id reader;
+  ColdGet get{block.key, envelope, value.span(), {}, answer.Released()};
+  get.done = [&, done = answer.Done()](absl::Status status) mutable {
+    reader = std::this_thread::get_id();
+    done(std::move(status));
+  };
+  folder->Get(std::move(get));
+  EXPECT_EQ(answer.Wait(), absl::OkStatus());
+  EXPECT_NE(reader, std::this_thread::get_id());
+}
+
 TEST(ColdFolder, BrokenManifestIsRebuiltToo) {
   TempFolder temp;
   {

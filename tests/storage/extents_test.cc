@@ -129,6 +129,37 @@ TEST_F(ExtentsTest, DrainingHoldsFreedSlotsBack) {
   EXPECT_TRUE(extents_.Allocate(2 * kLength).has_value());
 }
 
+TEST_F(ExtentsTest, DrainingHoldsBackWhatIsFreeAlready) {
+  Add(1);
+  const std::vector<Slot> slots = Fill(kLength);
+  extents_.NewHeader(slots[0]);
+  extents_.Free(slots[0]);
+  extents_.Free(slots[1]);
+  extents_.Drain(0);
+  EXPECT_FALSE(extents_.Allocate(2 * kLength).has_value());
+  for (size_t i = 2; i < slots.size(); ++i) extents_.Free(slots[i]);
+  EXPECT_FALSE(extents_.draining(0));
+  EXPECT_TRUE(extents_.Allocate(2 * kLength).has_value());
+}
+
+// What could not be emptied is chosen again, or serves its own size after all.
+TEST_F(ExtentsTest, AnExtentDoesNotDrainForEver) {
+  Add(2);
+  const std::vector<Slot> slots = Fill(kLength);
+  for (const Slot slot : slots) {
+    if (extents_.NeedsHeader(slot)) extents_.NewHeader(slot);
+  }
+  extents_.Drain(1);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(extents_.CandidatesToRecut(2 * kLength).front(), 1);
+  Slot drained;
+  for (const Slot slot : slots) {
+    if (extents_.ExtentOf(slot.page) == 1) drained = slot;
+  }
+  extents_.Free(drained);
+  EXPECT_EQ(extents_.Allocate(kLength), drained);
+  EXPECT_FALSE(extents_.draining(1));
+}
+
 TEST_F(ExtentsTest, SetAsideIsBounded) {
   Add(10);
   const std::vector<Slot> slots = Fill(kLength);
