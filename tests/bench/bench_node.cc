@@ -32,12 +32,8 @@ absl::StatusOr<BenchNode> BenchNode::Connect(ChildProcess process) {
   return node;
 }
 
-std::string BenchNamespaceName(uint32_t block_bytes) {
-  return fmt::format("bench-{}", block_bytes);
-}
-
 absl::StatusOr<Namespace> OpenBenchNamespace(Client* client, uint32_t block_bytes) {
-  NamespaceDefinition definition{.name = BenchNamespaceName(block_bytes)};
+  NamespaceDefinition definition{.name = fmt::format("bench-{}", block_bytes)};
   definition.layout = {.model = "bench",
                        .block_tokens = 16,
                        .layers = 1,

@@ -25,8 +25,7 @@ struct BenchNode {
   std::unique_ptr<Client> client;
 };
 
-std::string BenchNamespaceName(uint32_t block_bytes);
-// The namespace of this name whose blocks have `block_bytes` and one segment.
+// The namespace whose blocks have `block_bytes` and one segment; made where it is not there.
 absl::StatusOr<Namespace> OpenBenchNamespace(Client* client, uint32_t block_bytes);
 BlockKey BenchKey(const Namespace& ns, uint64_t number);
 // OK when all blocks of an operation that has ended are.

@@ -1,11 +1,14 @@
 #include "tests/bench/demotion_row.h"
 
 #include <algorithm>
-#include <thread>
+#include <cstring>
+#include <vector>
 
 #include "fmt/format.h"
+#include "nlohmann/json.hpp"
 #include "proto/clock.h"
 #include "proto/status.h"
+#include "storage/tier_policy.h"
 #include "tests/bench/fio_contender.h"
 #include "tests/bench/pump.h"
 
@@ -16,13 +19,15 @@ constexpr uint32_t kReadBlock = 64 << 10, kFreshBlock = 1 << 20;
 constexpr size_t kReadBlocks = 2048;  // 128 MiB
 constexpr absl::Duration kRound = absl::Milliseconds(500);
 constexpr size_t kMemoryBytes = size_t{256} << 20;
-constexpr uint64_t kHostBytes = uint64_t{2} << 30, kSsdBytes = uint64_t{4} << 30;
+constexpr uint64_t kHostBytes = uint64_t{6} << 30, kSsdBytes = uint64_t{4} << 30;
 constexpr double kShareOfDevice = 0.2;
 constexpr int kFioRounds = 5, kFioDepth = 16;
 constexpr size_t kFioBytes = size_t{256} << 20;
-// Of fresh blocks per round, what the pace can use up in so many seconds.
-constexpr double kFreshSeconds = 2;
-constexpr size_t kBatch = 4;
+// What is over the mark when a round begins lasts so long at the row's pace.
+constexpr double kLastsFor = 0.75;
+// Of what was due in a round, what the mover must have written.
+constexpr double kLeastDemoted = 0.8;
+constexpr size_t kPutsAtOnce = 64;
 constexpr absl::Duration kTimeout = Pump::kTimeout;
 
 absl::StatusOr<double> DeviceBytesPerSecond(const std::string& folder) {
@@ -34,6 +39,8 @@ absl::StatusOr<double> DeviceBytesPerSecond(const std::string& folder) {
   }
   return MedianInterval(speeds).median;
 }
+
+uint64_t Mark() { return static_cast<uint64_t>(HostMarksOverSsd(kHostBytes).high * kHostBytes); }
 
 }  // namespace
 
@@ -50,90 +57,100 @@ absl::StatusOr<std::unique_ptr<DemotionRow>> DemotionRow::Start(const std::strin
   TERRACE_ASSIGN_OR_RETURN(const double device, DeviceBytesPerSecond(folder.path()));
   TERRACE_ASSIGN_OR_RETURN(
       ChildProcess process,
-      BenchNode::StartProcess(bin_folder,
-                              {"--host-bytes", std::to_string(kHostBytes), "--ssd",
-                               fmt::format("{}/terrace:{}", folder.path(), kSsdBytes)}));
+      BenchNode::StartProcess(
+          bin_folder, {"--host-bytes", std::to_string(kHostBytes), "--ssd",
+                       fmt::format("{}/terrace:{}", folder.path(), kSsdBytes), "--ssd-write-rate",
+                       std::to_string(static_cast<uint64_t>(kShareOfDevice * device))}));
   TERRACE_ASSIGN_OR_RETURN(BenchNode node, BenchNode::Connect(std::move(process)));
   std::unique_ptr<DemotionRow> row(
       new DemotionRow(std::move(folder), std::move(node), bin_folder, device));
+  TERRACE_ASSIGN_OR_RETURN(row->fresh_, OpenBenchNamespace(row->node_.client.get(), kFreshBlock));
   TERRACE_RETURN_IF_ERROR(row->PutReadBlocks());
+  TERRACE_ASSIGN_OR_RETURN(const State state, row->Look());
+  TERRACE_RETURN_IF_ERROR(row->PutFresh(Mark() - state.occupied - kPutsAtOnce * kFreshBlock));
   return row;
 }
 
 absl::Status DemotionRow::PutReadBlocks() {
   Client* const client = node_.client.get();
-  TERRACE_ASSIGN_OR_RETURN(read_, OpenBenchNamespace(client, kReadBlock));
+  TERRACE_ASSIGN_OR_RETURN(const Namespace ns, OpenBenchNamespace(client, kReadBlock));
+  std::vector<Digest> digests(kReadBlocks);
+  std::vector<ByteSpan> spans;
+  for (uint64_t i = 0; i < kReadBlocks; ++i) {
+    std::memcpy(digests[i].bytes.data(), &i, sizeof(i));
+    spans.push_back(std::as_bytes(std::span(digests[i].bytes)));
+  }
+  TERRACE_ASSIGN_OR_RETURN(read_, Chain::FromDigests(ns, spans));
   std::vector<PutRequest> puts;
   for (uint64_t i = 0; i < kReadBlocks; ++i) {
-    puts.push_back(
-        {.key = BenchKey(read_, i), .source = {memory_.Next(kReadBlock)}, .metadata = {}});
+    puts.push_back({.key = read_->key(i), .source = {memory_.Next(kReadBlock)}, .metadata = {}});
   }
-  Operation put = client->Put(read_, std::move(puts), {.timeout = kTimeout});
+  Operation put = client->Put(ns, std::move(puts), {.timeout = kTimeout});
   put.Wait();
   return StatusOf(put);
 }
 
-absl::StatusOr<std::vector<BlockKey>> DemotionRow::PutFresh() {
-  TERRACE_ASSIGN_OR_RETURN(fresh_, OpenBenchNamespace(node_.client.get(), kFreshBlock));
-  const auto blocks = static_cast<size_t>(kFreshSeconds * demoted_bytes_per_s_ / kFreshBlock) + 1;
-  std::vector<BlockKey> keys;
-  std::vector<PutRequest> puts;
-  for (size_t i = 0; i < blocks; ++i) {
-    keys.push_back(BenchKey(fresh_, next_fresh_++));
-    puts.push_back({.key = keys.back(), .source = {memory_.Next(kFreshBlock)}, .metadata = {}});
+absl::Status DemotionRow::PutFresh(uint64_t bytes) {
+  for (uint64_t left = bytes / kFreshBlock + 1; left > 0;) {
+    std::vector<PutRequest> puts;
+    for (; left > 0 && puts.size() < kPutsAtOnce; --left) {
+      puts.push_back({.key = BenchKey(fresh_, next_fresh_++),
+                      .source = {memory_.Next(kFreshBlock)},
+                      .metadata = {}});
+    }
+    Operation put = node_.client->Put(fresh_, std::move(puts), {.timeout = kTimeout});
+    put.Wait();
+    TERRACE_RETURN_IF_ERROR(StatusOf(put));
   }
-  Operation put = node_.client->Put(fresh_, std::move(puts), {.timeout = kTimeout});
-  put.Wait();
-  TERRACE_RETURN_IF_ERROR(StatusOf(put));
-  return keys;
-}
-
-absl::Status DemotionRow::Demote(const std::vector<BlockKey>& keys, testing::Stop* stop,
-                                 std::atomic<bool>* began) {
-  const absl::Duration start = Clock::Real()->Now();
-  const absl::Duration step = absl::Seconds(kBatch * kFreshBlock / demoted_bytes_per_s_);
-  std::vector<Operation> under_way;
-  bool lasted = false;
-  for (size_t at = 0; at < keys.size() && !lasted; at += kBatch) {
-    const size_t end = std::min(at + kBatch, keys.size());
-    under_way.push_back(node_.client->Persist(
-        fresh_,
-        {keys.begin() + static_cast<ptrdiff_t>(at), keys.begin() + static_cast<ptrdiff_t>(end)},
-        {.timeout = kTimeout}));
-    began->store(true);
-    began->notify_all();
-    const absl::Duration next = start + step * static_cast<double>(under_way.size());
-    lasted = !stop->Wait(std::max(next - Clock::Real()->Now(), absl::ZeroDuration()));
-  }
-  for (Operation& operation : under_way) {
-    operation.Wait();
-    TERRACE_RETURN_IF_ERROR(StatusOf(operation));
-  }
-  if (!lasted) return absl::UnknownError("the fresh blocks did not last for the round");
   return absl::OkStatus();
 }
 
-absl::Status DemotionRow::ForgetFresh() {
-  TERRACE_ASSIGN_OR_RETURN(
-      ChildProcess admin,
-      ChildProcess::Start({bin_folder_ + "/terracectl", "--address", node_.address, "namespace",
-                           "delete", BenchNamespaceName(kFreshBlock)}));
-  if (admin.Wait() == 0) return absl::OkStatus();
-  return absl::UnknownError("terracectl namespace delete: " + admin.errors());
+absl::StatusOr<DemotionRow::State> DemotionRow::Look() const {
+  TERRACE_ASSIGN_OR_RETURN(ChildProcess admin,
+                           ChildProcess::Start({bin_folder_ + "/terracectl", "--address",
+                                                node_.address, "tiers", "--json"}));
+  if (admin.Wait() != 0) return absl::UnknownError("terracectl tiers: " + admin.errors());
+  const auto parsed = nlohmann::json::parse(admin.output(), nullptr, false);
+  if (parsed.is_discarded()) return absl::UnknownError("terracectl tiers: " + admin.output());
+  const auto& tiers = parsed["tiers"];
+  return State{tiers[0]["occupied_bytes"], tiers[0]["referenced_blocks"],
+               tiers[1]["puts"].get<uint64_t>() * kFreshBlock};
+}
+
+absl::StatusOr<DemotionRow::State> DemotionRow::Settle() {
+  const absl::Duration end = Clock::Real()->Now() + kTimeout;
+  TERRACE_ASSIGN_OR_RETURN(State state, Look());
+  while (state.leaving > 0 || state.occupied > Mark()) {
+    if (Clock::Real()->Now() > end) return absl::DeadlineExceededError("demotion does not end");
+    TERRACE_ASSIGN_OR_RETURN(state, Look());
+  }
+  TERRACE_ASSIGN_OR_RETURN(const MatchResult match, node_.client->Match(*read_));
+  const auto in_host = std::ranges::count(match.tiers, Tier::kHost);
+  if (in_host != kReadBlocks) {
+    return absl::UnknownError(
+        fmt::format("of {} blocks that are read, {} are found, {} in host memory", kReadBlocks,
+                    match.blocks, in_host));
+  }
+  return state;
+}
+
+absl::StatusOr<Measurement> DemotionRow::Quiet() {
+  TERRACE_RETURN_IF_ERROR(Settle().status());
+  return SlowestHundredth();
 }
 
 absl::StatusOr<Measurement> DemotionRow::Demoting() {
-  TERRACE_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, PutFresh());
-  testing::Stop stop;
-  std::atomic<bool> began = false;
-  absl::Status demoted;
-  std::thread demotes([&] { demoted = Demote(keys, &stop, &began); });
-  began.wait(false);
+  TERRACE_ASSIGN_OR_RETURN(const State before, Settle());
+  TERRACE_RETURN_IF_ERROR(
+      PutFresh(Mark() - before.occupied + static_cast<uint64_t>(kLastsFor * demoted_bytes_per_s_)));
   const absl::StatusOr<Measurement> slowest = SlowestHundredth();
-  stop.Now();
-  demotes.join();
-  TERRACE_RETURN_IF_ERROR(demoted);
-  TERRACE_RETURN_IF_ERROR(ForgetFresh());
+  TERRACE_ASSIGN_OR_RETURN(const State after, Look());
+  const double due = demoted_bytes_per_s_ * absl::ToDoubleSeconds(kRound);
+  const auto demoted = static_cast<double>(after.demoted - before.demoted);
+  if (demoted < kLeastDemoted * due) {
+    return absl::UnknownError(
+        fmt::format("{:.0f} bytes were demoted in a round, {:.0f} were due", demoted, due));
+  }
   return slowest;
 }
 
@@ -141,10 +158,11 @@ absl::StatusOr<Measurement> DemotionRow::SlowestHundredth() {
   std::vector<double> microseconds;
   const absl::Duration end = Clock::Real()->Now() + kRound;
   while (Clock::Real()->Now() < end) {
-    const BlockKey key = BenchKey(read_, next_get_++ % kReadBlocks);
+    const BlockKey key = read_->key(next_get_++ % kReadBlocks);
     const absl::Duration start = Clock::Real()->Now();
-    Operation get = node_.client->Get(
-        read_, {{.key = key, .destination = {memory_.Next(kReadBlock)}}}, {.timeout = kTimeout});
+    Operation get =
+        node_.client->Get(read_->ns(), {{.key = key, .destination = {memory_.Next(kReadBlock)}}},
+                          {.timeout = kTimeout});
     get.Wait();
     microseconds.push_back(absl::ToDoubleMicroseconds(Clock::Real()->Now() - start));
     TERRACE_RETURN_IF_ERROR(StatusOf(get));

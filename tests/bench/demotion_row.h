@@ -1,18 +1,20 @@
 // How much demotion disturbs those who read host memory: the slowest hundredth of gets from a node
-// that writes to its ssd tier at a fifth of the device's speed, against the same when it is quiet.
+// whose host tier is over its mark, so that its mover writes to the ssd tier at a fifth of the
+// device's speed, against the same when the node is quiet.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/chain.h"
 #include "tests/bench/bench_node.h"
 #include "tests/bench/cold_arena.h"
 #include "tests/bench/rounds.h"
 #include "tests/bench/ssd_folder.h"
-#include "tests/support/stop.h"
 
 namespace terrace::bench {
 
@@ -22,7 +24,7 @@ class DemotionRow {
   static constexpr uint64_t kDiskBytes = uint64_t{5} << 30;
 
   // Measures the device with fio, starts `terraced` from `bin_folder` with host memory and an ssd
-  // tier in `folder`, and puts the blocks that are read.
+  // tier in `folder`, puts the blocks that are read and others up to the mark.
   static absl::StatusOr<std::unique_ptr<DemotionRow>> Start(const std::string& bin_folder,
                                                             SsdFolder folder);
 
@@ -30,24 +32,28 @@ class DemotionRow {
   absl::StatusOr<RowResult> Run(int rounds, const std::atomic<bool>* stop);
 
  private:
+  struct State {  // of the node's tiers
+    uint64_t occupied = 0, leaving = 0, demoted = 0;
+  };
+
   DemotionRow(SsdFolder folder, BenchNode node, std::string bin_folder, double device_bytes_per_s);
   absl::Status PutReadBlocks();
-  absl::StatusOr<Measurement> Quiet() { return SlowestHundredth(); }
+  absl::Status PutFresh(uint64_t bytes);
+  absl::StatusOr<State> Look() const;
+  // When nothing leaves host memory any more. The blocks that are read count as used, so that
+  // they are the last to leave.
+  absl::StatusOr<State> Settle();
+  absl::StatusOr<Measurement> Quiet();
   absl::StatusOr<Measurement> Demoting();
   absl::StatusOr<Measurement> SlowestHundredth();
-  // Puts blocks that are in host memory alone afterwards; host memory has room for one round's.
-  absl::StatusOr<std::vector<BlockKey>> PutFresh();
-  absl::Status ForgetFresh();
-  // Has them written to the ssd tier at the row's pace, until `stop`.
-  absl::Status Demote(const std::vector<BlockKey>& keys, testing::Stop* stop,
-                      std::atomic<bool>* began);
 
   const SsdFolder folder_;  // outlives the node
   BenchNode node_;
   const std::string bin_folder_;
   const double demoted_bytes_per_s_;
   ColdArena memory_;
-  Namespace read_, fresh_;
+  Namespace fresh_;
+  std::optional<Chain> read_;
   uint64_t next_fresh_ = 0;
   uint64_t next_get_ = 0;
 };
