@@ -39,6 +39,7 @@ class TcpReceiver {
   absl::StatusOr<size_t> ReadPayload(int fd, MutableByteSpan buffer, size_t* asked);
   absl::StatusOr<size_t> ReadMessages(int fd, MutableByteSpan buffer, size_t* asked);
   absl::Status TakeMessages(ByteSpan bytes);
+  absl::Status TakeRest(ByteSpan* bytes);
   absl::StatusOr<bool> TakeHeader(ByteSpan* bytes);
   void TakePayload(ByteSpan* bytes);
   void PayloadArrived(uint64_t bytes);

@@ -2,6 +2,8 @@
 // the contract.
 #include "cluster/tcp_transport.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -63,6 +65,12 @@ class RawPeer {
   RawPeer& Send(const Bytes& bytes) {
     // The other side may have closed already.
     [[maybe_unused]] const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    return *this;
+  }
+  // Each Send goes out as it is, not joined with the next.
+  RawPeer& SendApart() {
+    const int on = 1;
+    EXPECT_EQ(setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)), 0);
     return *this;
   }
   void EndSending() { shutdown(fd_, SHUT_WR); }
@@ -235,6 +243,49 @@ TEST_F(TcpTransportTest, TakesAMessageByteByByte) {
   EXPECT_TRUE(received[0]->status.ok()) << received[0]->status;
   EXPECT_EQ(received[0]->frame, "frame");
   EXPECT_TRUE(HasPattern(4, received[0]->payload));
+}
+
+TEST_F(TcpTransportTest, TakesHeadersAndFramesCutAnywhere) {
+  Start();
+  RawPeer slow(address_);
+  slow.Connect().SendApart().Send(Hello());
+  Bytes content(9000);
+  FillPattern(6, MutableByteSpan(content));
+  std::mt19937 random(6);
+  constexpr size_t kMessages = 40;
+  for (size_t i = 0; i < kMessages; ++i) {
+    const auto frame = static_cast<uint32_t>(i % 4 * 1500);
+    const uint64_t payload = i % 3 * 1000;
+    const Bytes message = Encoded({.frame_bytes = frame, .payload_bytes = payload}) +
+                          Bytes(content.begin(), content.begin() + frame) +
+                          Bytes(content.begin(), content.begin() + static_cast<ptrdiff_t>(payload));
+    const size_t longest = i % 2 == 0 ? 1 : 60;
+    for (size_t at = 0; at < message.size();) {
+      const size_t part = std::min(message.size() - at, 1 + random() % longest);
+      const auto begin = message.begin() + static_cast<ptrdiff_t>(at);
+      slow.Send(Bytes(begin, begin + static_cast<ptrdiff_t>(part)));
+      at += part;
+    }
+  }
+  ASSERT_TRUE(peer_.WaitMessages(kMessages));
+  const auto received = peer_.TakeReceived();
+  for (size_t i = 0; i < kMessages; ++i) {
+    EXPECT_EQ(received[i]->frame.size(), i % 4 * 1500);
+    EXPECT_TRUE(HasPattern(6, AsBytes(received[i]->frame)));
+    EXPECT_EQ(received[i]->payload.size(), i % 3 * 1000);
+    EXPECT_TRUE(HasPattern(6, received[i]->payload));
+  }
+}
+
+TEST_F(TcpTransportTest, KnowsNonsenseBehindACutHeader) {
+  Start();
+  RawPeer liar(address_);
+  liar.Connect().SendApart();
+  for (const std::byte byte : Hello()) liar.Send({byte});
+  ASSERT_TRUE(peer_.WaitAccepted(1));
+  liar.Send({Hello()[0]}).Send(Text("x"));
+  EXPECT_TRUE(liar.WaitClosed());
+  EXPECT_EQ(server_->Stats().malformed, 1u);
 }
 
 TEST_F(TcpTransportTest, TakesManyMessagesAtOnce) {
