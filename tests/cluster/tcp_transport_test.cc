@@ -2,13 +2,16 @@
 // the contract.
 #include "cluster/tcp_transport.h"
 
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <random>
 
 #include "cluster/message_header.h"
@@ -19,6 +22,25 @@
 #include "tests/cluster/transport_peer.h"
 #include "tests/support/descriptors.h"
 #include "tests/support/listening.h"
+
+namespace {
+
+// Of the calls that register a descriptor, those that succeed before the next one fails as it does
+// at the system's bound on watches; negative: none fails.
+std::atomic<int> registrations_left{-1};
+
+}  // namespace
+
+// In front of the C library's.
+extern "C" int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept {
+  static const auto real = reinterpret_cast<decltype(&epoll_ctl)>(dlsym(RTLD_NEXT, "epoll_ctl"));
+  if (operation == EPOLL_CTL_ADD && registrations_left.load() >= 0 &&
+      registrations_left.fetch_sub(1) == 0) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return real(epoll, operation, fd, event);
+}
 
 namespace terrace {
 namespace {
@@ -286,6 +308,33 @@ TEST_F(TcpTransportTest, KnowsNonsenseBehindACutHeader) {
   liar.Send({Hello()[0]}).Send(Text("x"));
   EXPECT_TRUE(liar.WaitClosed());
   EXPECT_EQ(server_->Stats().malformed, 1u);
+}
+
+TEST_F(TcpTransportTest, ListeningFailsWhereNothingCanBeWatched) {
+  const auto transport = *CreateTcpTransport({}, &peer_);
+  registrations_left = 0;
+  const auto bound = transport->Listen("127.0.0.1:0");
+  EXPECT_TRUE(absl::IsUnavailable(bound.status())) << bound.status();
+  EXPECT_TRUE(transport->Listen("127.0.0.1:0").ok());  // it has not listened
+  transport->Shutdown(absl::Seconds(5));
+}
+
+TEST_F(TcpTransportTest, AConnectionThatCannotBeWatchedFailsAtOnce) {
+  Start();
+  registrations_left = 0;
+  const ConnectionId connection = *client_->Connect(address_, absl::InfiniteDuration());
+  ASSERT_TRUE(client_peer_.WaitClosed(connection));
+  EXPECT_TRUE(absl::IsUnavailable(client_peer_.closed_with(connection)));
+  ExpectStillServes(Connect());
+}
+
+TEST_F(TcpTransportTest, APeerThatCannotBeWatchedIsSentAway) {
+  Start();
+  registrations_left = 1;  // the peer's own
+  const ConnectionId connection = *client_->Connect(address_, absl::InfiniteDuration());
+  ASSERT_TRUE(client_peer_.WaitClosed(connection));
+  EXPECT_THAT(peer_.accepted(), IsEmpty());
+  ExpectStillServes(Connect());
 }
 
 TEST_F(TcpTransportTest, TakesManyMessagesAtOnce) {
