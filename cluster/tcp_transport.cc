@@ -102,6 +102,8 @@ class TcpTransport : public Transport, private LoopDriver {
   void PauseAccepting(int error);
   void TellAcceptFailed(std::string_view why);
   void Accept(TcpSocket socket);
+  void SendAway(const TcpSocket& socket);
+  void TellVersion(const Connection& connection, const absl::Status& why);
   void ConnectHere(ConnectionId id, const SocketAddress& address, absl::Duration timeout);
   Connection* AddConnection(ConnectionId id, TcpSocket socket, ConnectionState state);
   void CloseUnlessOpen(ConnectionId id, absl::Duration timeout);
@@ -120,6 +122,7 @@ class TcpTransport : public Transport, private LoopDriver {
   std::vector<std::byte> buffer_;
   TcpSocket listener_;
   bool accept_failed_ = false;  // since a peer was last accepted
+  bool version_told_ = false;   // once is enough: strangers can say any version
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   std::vector<ConnectionId> ready_, writing_;
   bool ended_ = false;
@@ -245,6 +248,7 @@ void TcpTransport::Serve(Connection* connection, uint32_t events) {
   if ((events & ~EPOLLOUT) != 0) {
     const absl::Status read = connection->receiver->Read(connection->socket.fd(), buffer_);
     if (absl::IsInvalidArgument(read)) Add(counters_.malformed, 1);
+    if (absl::IsFailedPrecondition(read)) TellVersion(*connection, read);
     if (!read.ok()) {
       CloseHere(connection, read);
       return;
@@ -370,10 +374,7 @@ void TcpTransport::WatchListener(bool watched) {
 
 void TcpTransport::Accept(TcpSocket socket) {
   if (connections_.size() >= options_.max_connections) {
-    // The socket is new and its buffer empty: this fits, or the peer learns it from the close.
-    TcpSender farewell(/*max_queued_messages=*/0, &counters_, [] {});
-    farewell.Greet(MessageKind::kFull);
-    (void)farewell.Write(socket.fd());
+    SendAway(socket);
     return;
   }
   socket.Tune();
@@ -386,6 +387,21 @@ void TcpTransport::Accept(TcpSocket socket) {
   }
   accept_failed_ = false;
   CloseUnlessOpen(id, kGreetingTimeout);
+}
+
+// Nothing has been sent to the peer: this fits, or it learns it from the close.
+void TcpTransport::SendAway(const TcpSocket& socket) {
+  TcpSender farewell(/*max_queued_messages=*/0, &counters_, [] {});
+  farewell.Greet(MessageKind::kFull);
+  (void)farewell.Write(socket.fd());
+}
+
+void TcpTransport::TellVersion(const Connection& connection, const absl::Status& why) {
+  Add(counters_.malformed, 1);
+  if (connection.state != ConnectionState::kAccepted) return;  // the handler is told
+  SendAway(connection.socket);  // in a header of our version, which tells the peer
+  if (std::exchange(version_told_, true)) return;
+  Log(LogLevel::kWarning, "transport", "a connection was refused: {}", std::string(why.message()));
 }
 
 Connection* TcpTransport::AddConnection(ConnectionId id, TcpSocket socket, ConnectionState state) {

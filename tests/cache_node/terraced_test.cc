@@ -79,6 +79,20 @@ TEST(TerracedTest, HelpVersionAndCheckConfig) {
   }
 }
 
+TEST(TerracedTest, SaysHowDataTravelsAndWhy) {
+  RunningNode asked;
+  asked.process.Signal(SIGTERM);
+  EXPECT_EQ(asked.process.Wait(), 0);
+  EXPECT_THAT(asked.process.errors(),
+              HasSubstr("data travels by tcp (--transport tcp): asked for\n"));
+  RunningNode chosen({"--transport=auto"});
+  chosen.process.Signal(SIGTERM);
+  EXPECT_EQ(chosen.process.Wait(), 0);
+  EXPECT_THAT(
+      chosen.process.errors(),
+      testing::ContainsRegex("data travels by [a-z]+ [(]--transport auto[)]: .*RDMA device"));
+}
+
 TEST(TerracedTest, MemoryThatIsNotThereIsAWarningOfTheCheckAndAnErrorOfTheStart) {
   Ended check = RunToEnd(Command({"--check-config", "--host-bytes=100TiB"}));
   EXPECT_EQ(check.code, 0);

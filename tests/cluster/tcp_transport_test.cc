@@ -16,6 +16,7 @@
 
 #include "cluster/message_header.h"
 #include "cluster/socket_address.h"
+#include "cluster/tcp_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/clock.h"
@@ -45,6 +46,7 @@ extern "C" int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) n
 namespace terrace {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Bytes = std::vector<std::byte>;
 
@@ -308,6 +310,41 @@ TEST_F(TcpTransportTest, KnowsNonsenseBehindACutHeader) {
   liar.Send({Hello()[0]}).Send(Text("x"));
   EXPECT_TRUE(liar.WaitClosed());
   EXPECT_EQ(server_->Stats().malformed, 1u);
+}
+
+Bytes OfAnotherVersion(Bytes header) {
+  header[4] ^= std::byte{0x40};  // behind the magic
+  return header;
+}
+
+TEST_F(TcpTransportTest, APeerOfAnotherVersionIsToldOurs) {
+  Start();
+  RawPeer newer(address_);
+  newer.Connect().Send(OfAnotherVersion(Hello()));
+  ASSERT_TRUE(newer.WaitReadable());
+  EXPECT_EQ(newer.Read(), Encoded({.kind = MessageKind::kFull}));
+  EXPECT_TRUE(newer.WaitClosed());
+  EXPECT_EQ(server_->Stats().malformed, 1u);
+}
+
+TEST_F(TcpTransportTest, AListenerOfAnotherVersionIsNamedWithOurs) {
+  Start();
+  const TcpSocket listener =
+      *TcpSocket::Listen(*ParseSocketAddress("127.0.0.1:0", /*numeric_only=*/true), "127.0.0.1:0");
+  const std::string address = FormatSocketAddress(listener.LocalAddress()->storage);
+  const ConnectionId connection = *client_->Connect(address, kTimeout);
+  pollfd wait{.fd = listener.fd(), .events = POLLIN};
+  ASSERT_EQ(poll(&wait, 1, kPatienceMs), 1);
+  const TcpSocket accepted = TcpSocket::Accept(listener);
+  const Bytes answer = OfAnotherVersion(Encoded({.kind = MessageKind::kWelcome}));
+  ASSERT_EQ(send(accepted.fd(), answer.data(), answer.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(answer.size()));
+  ASSERT_TRUE(client_peer_.WaitClosed(connection));
+  const absl::Status why = client_peer_.closed_with(connection);
+  EXPECT_TRUE(absl::IsFailedPrecondition(why)) << why;
+  for (const char* part : {"version 65", "this side's version 1", "same release"}) {
+    EXPECT_THAT(std::string(why.message()), HasSubstr(part));
+  }
 }
 
 TEST_F(TcpTransportTest, ListeningFailsWhereNothingCanBeWatched) {
