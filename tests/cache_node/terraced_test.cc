@@ -110,6 +110,8 @@ TEST(TerracedTest, WrongConfigurationsEndWithTwoAndNameTheFlag) {
       {{"--check-config", "--listen=0.0.0.0:7470"}, "--listen: "},
       {{"--check-config", "--credentials=not-there"}, "--credentials: "},
       {{"--check-config", "--host-bytes=1MiB"}, "--host-bytes: "},
+      {{"--check-config", "--host-bytes=99999999TiB"}, "--host-bytes: '99999999TiB' is too large"},
+      {{"--check-config", "--ssd=/x:99999999TiB"}, "'99999999TiB' is too large"},
       {{"--host-byte=1MiB"}, "--host-byte"},
       {{"--transport=pigeon"}, "--transport"},
       {{"--config=not-there.toml"}, "not-there.toml"},
