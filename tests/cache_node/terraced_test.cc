@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -77,6 +78,17 @@ TEST(TerracedTest, HelpVersionAndCheckConfig) {
        {"control:", "data:", "http:", "open, loopback only", "64.0 MiB", "in all"}) {
     EXPECT_THAT(check.output, HasSubstr(text));
   }
+}
+
+TEST(TerracedTest, CheckConfigPrintsTheSsdFoldersWithTheirBudgets) {
+  const std::string sized = testing::TempDir() + "check-a", whole = testing::TempDir() + "check-b";
+  const Ended check =
+      RunToEnd(Command({"--check-config", "--ssd=" + sized + ":2GiB", "--ssd=" + whole}));
+  EXPECT_EQ(check.code, 0) << check.errors;
+  EXPECT_THAT(check.output, HasSubstr(fmt::format("ssd:      {}, 2.00 GiB\n", sized)));
+  EXPECT_THAT(check.output, HasSubstr(fmt::format("ssd:      {}, ", whole)));
+  EXPECT_THAT(check.output, HasSubstr("B (four fifths of the device)\n"));
+  EXPECT_FALSE(std::filesystem::exists(sized)) << "a check makes nothing";
 }
 
 TEST(TerracedTest, SaysHowDataTravelsAndWhy) {
