@@ -29,7 +29,7 @@ std::optional<ByteSpan> Range(ByteSpan value, const BlockShape& shape, const Get
 }  // namespace
 
 bool GetQueue::Fills::full() const {
-  return coming + come.size() >= kMostComing || bytes >= kMostComingBytes;
+  return coming.size() + come.size() >= kMostComing || bytes >= kMostComingBytes;
 }
 
 void GetQueue::Add(const Session& session, uint64_t request_id, GetFrame frame) {
@@ -46,12 +46,16 @@ void GetQueue::Add(const Session& session, uint64_t request_id, GetFrame frame) 
 }
 
 bool GetQueue::Cancel(uint64_t request_id) {
-  std::erase_if(fills_->come, [&](const Come& come) {
-    const bool cancelled = come.wanted.request_id == request_id;
-    if (cancelled) fills_->bytes -= come.wanted.shape.length;
-    return cancelled;
-  });
-  return std::erase_if(requests_, [&](const Request& r) { return r.id == request_id; }) > 0;
+  bool found = std::erase_if(requests_, [&](const Request& r) { return r.id == request_id; }) > 0;
+  found |= std::erase_if(fills_->come, [&](const Come& come) {
+             const bool cancelled = come.wanted.request_id == request_id;
+             if (cancelled) fills_->bytes -= come.wanted.shape.length;
+             return cancelled;
+           }) > 0;
+  for (auto& [number, wanted] : fills_->coming) {
+    if (wanted.request_id == request_id) found = wanted.cancelled = true;
+  }
+  return found;
 }
 
 void GetQueue::Pump() {
@@ -90,19 +94,28 @@ void GetQueue::Answer(const Request& request, uint16_t index) {
   block ? SendBlock(wanted, std::move(block)) : AwaitFill(key, wanted);
 }
 
+void GetQueue::Arrived(Fills* fills, uint64_t number, BlockRef block) {
+  const Wanted wanted = fills->coming.extract(number).mapped();
+  if (fills->queue == nullptr) return;
+  if (wanted.cancelled) {
+    fills->bytes -= wanted.shape.length;
+  } else {
+    fills->come.push_back({wanted, std::move(block)});
+  }
+  fills->queue->Pump();
+}
+
 void GetQueue::AwaitFill(const BlockKey& key, const Wanted& wanted) {
   // The ssd tier calls back on a thread of its own, which only posts to this one.
-  auto waiter = [transport = transport_, fills = fills_, wanted](BlockRef block) {
-    transport->Post([fills, come = Come{wanted, std::move(block)}]() mutable {
-      fills->coming -= 1;
-      if (fills->queue == nullptr) return;
-      fills->come.push_back(std::move(come));
-      fills->queue->Pump();
+  const uint64_t number = fills_->next_number++;
+  auto waiter = [transport = transport_, fills = fills_, number](BlockRef block) {
+    transport->Post([fills, number, block = std::move(block)]() mutable {
+      Arrived(fills.get(), number, std::move(block));
     });
   };
   switch (plane_.store->Fill(key, std::move(waiter))) {
     case FillOutcome::kComing:
-      fills_->coming += 1;
+      fills_->coming.emplace(number, wanted);
       fills_->bytes += wanted.shape.length;
       return;
     case FillOutcome::kHere:

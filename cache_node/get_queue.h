@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 
+#include "absl/container/flat_hash_map.h"
 #include "cache_node/data_plane.h"
 #include "cache_node/outbox.h"
 #include "cache_node/session_table.h"
@@ -28,12 +29,13 @@ class GetQueue {
   // Every item is answered with a Block frame of its own, unless the deadline passes first: then
   // nobody waits for what is left.
   void Add(const Session& session, uint64_t request_id, GetFrame frame);
-  // Items not yet answered are dropped. False when there is no such request.
+  // Items not yet answered are dropped, those whose blocks are on their way, too. False when none
+  // of such a request is left.
   bool Cancel(uint64_t request_id);
   // Sends while there is room; to be called after each completed send.
   void Pump();
 
-  bool empty() const { return requests_.empty() && fills_->coming == 0 && fills_->come.empty(); }
+  bool empty() const { return requests_.empty() && fills_->coming.empty() && fills_->come.empty(); }
 
  private:
   struct Request {
@@ -50,6 +52,7 @@ class GetQueue {
     GetItem item;
     BlockShape shape;
     absl::Duration deadline;
+    bool cancelled = false;
   };
   struct Come {  // from the ssd tier
     Wanted wanted;
@@ -57,7 +60,10 @@ class GetQueue {
   };
   // Outlives the queue where fills are still on their way when the connection ends.
   struct Fills {
-    size_t coming = 0;
+    // By a number of their own. What is cancelled keeps its place until its fill has come: the
+    // bounds are on what the ssd tier is asked for.
+    absl::flat_hash_map<uint64_t, Wanted> coming;
+    uint64_t next_number = 0;
     uint64_t bytes = 0;  // of what is coming or has come
     std::deque<Come> come;
     GetQueue* queue = nullptr;  // null: gone
@@ -66,6 +72,7 @@ class GetQueue {
   };
 
   void Answer(const Request& request, uint16_t index);
+  static void Arrived(Fills* fills, uint64_t number, BlockRef block);
   void AwaitFill(const BlockKey& key, const Wanted& wanted);
   void SendBlock(const Wanted& wanted, BlockRef block);
   void Refuse(uint64_t request_id, uint16_t index, WireStatus status);

@@ -11,6 +11,7 @@
 #include "cache_node/node.h"
 #include "cache_node/options.h"
 #include "cache_node/security.h"
+#include "cache_node/ssd_folders.h"
 #include "fmt/format.h"
 #include "proto/clock.h"
 #include "proto/log.h"
@@ -38,6 +39,23 @@ void PrintMemory(std::FILE* out, const NodeOptions& options) {
   PrintTo(out, "memory: {:>10}  in all\n", FormatBytes(sum));
 }
 
+void PrintSsd(const NodeOptions& options) {
+  const absl::StatusOr<std::vector<SsdFolder>> folders = ParseSsdFolders(options.ssd);  // validated
+  for (const SsdFolder& folder : *folders) {
+    if (folder.bytes != 0) {
+      PrintTo(stdout, "ssd:      {}, {}\n", folder.path, FormatBytes(folder.bytes));
+      continue;
+    }
+    const absl::StatusOr<uint64_t> bytes = DefaultSsdBytes(folder.path);
+    if (bytes.ok()) {
+      PrintTo(stdout, "ssd:      {}, {} (four fifths of the device)\n", folder.path,
+              FormatBytes(*bytes));
+    } else {
+      PrintTo(stderr, "terraced: warning: --ssd: {}\n", std::string(bytes.status().message()));
+    }
+  }
+}
+
 int CheckConfig(const NodeOptions& options) {
   const absl::StatusOr<Security> security = Security::Load(options);
   if (!security.ok()) return Fail(security.status(), kExitConfig);
@@ -46,6 +64,7 @@ int CheckConfig(const NodeOptions& options) {
           options.listen, options.data_listen, options.data_threads, options.transport,
           options.http_listen);
   PrintTo(stdout, "security: {}\n", security->Describe());
+  PrintSsd(options);
   PrintMemory(stdout, options);
   // A node that runs already may have it.
   if (absl::Status there = HostMemory::Check(options.host_bytes); !there.ok()) {

@@ -231,6 +231,9 @@ absl::StatusOr<std::unique_ptr<Transport>> NodeImpl::MakeTransport(size_t i,
     absl::StatusOr<std::unique_ptr<Network>> network = Network::Create(options_.transport);
     if (!network.ok()) return WithFlag("--transport", network.status());
     network_ = *std::move(network);
+    Log(network_->fell_back() ? LogLevel::kWarning : LogLevel::kInfo, "node",
+        "data travels by {} (--transport {}): {}", network_->name(), options_.transport,
+        network_->reason());
   }
   return network_->MakeTransport(
       {.thread_name = fmt::format("terrace-data-{}", i),

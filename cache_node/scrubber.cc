@@ -14,7 +14,8 @@ namespace {
 
 constexpr size_t kKeysAtATime = 256;
 constexpr size_t kReadsAtATime = 2;  // beside the readers, who come first
-constexpr absl::Duration kTellEvery = absl::Milliseconds(200);
+// Who watches ends the scrub by the answer: for so long nobody waits for that.
+constexpr absl::Duration kTellEvery = absl::Milliseconds(100);
 constexpr size_t kAlignment = 4096;
 
 struct FreeDeleter {
@@ -84,11 +85,6 @@ Scrubber::~Scrubber() {
   if (thread.joinable()) thread.join();
 }
 
-bool Scrubber::Ending() {
-  MutexLock lock(&mutex_);
-  return ending_;
-}
-
 absl::Status Scrubber::Start(uint64_t bytes_per_second, Observer observer) {
   if (tier_ == nullptr) {
     return absl::FailedPreconditionError("the node has no ssd tier (terraced --ssd)");
@@ -110,6 +106,12 @@ void Scrubber::Run(uint64_t bytes_per_second, const Observer& observer) {
   for (const ColdFolderStats& folder : tier_->FolderStats()) progress.blocks_total += folder.blocks;
   const absl::Duration begin = Clock::Real()->Now();
   absl::Duration told = begin;
+  const auto tell = [&] {
+    const absl::Duration now = Clock::Real()->Now();
+    if (now - told < kTellEvery) return true;
+    told = now;
+    return observer(progress);
+  };
   bool wanted = true;
   for (size_t i = 0; i < tier_->store().folders() && wanted && progress.status.ok(); ++i) {
     std::optional<BlockKey> after;
@@ -132,12 +134,12 @@ void Scrubber::Run(uint64_t bytes_per_second, const Observer& observer) {
           reads.push_back(StartRead(tier_, keys[j], blocks[j]));
         }
         for (const auto& read : reads) Count(Await(read.get()), read->size, &progress);
-        const absl::Duration now = Clock::Real()->Now();
-        if (now - told >= kTellEvery) {
-          told = now;
-          wanted = observer(progress);
+        absl::Duration due = begin;
+        if (bytes_per_second > 0) {
+          due += absl::Seconds(static_cast<double>(progress.bytes) /
+                               static_cast<double>(bytes_per_second));
         }
-        wanted = wanted && !Ending() && Pace(begin, progress.bytes, bytes_per_second);
+        wanted = WaitUntil(due, tell);
       }
     } while (wanted);
   }
@@ -150,15 +152,13 @@ void Scrubber::Run(uint64_t bytes_per_second, const Observer& observer) {
   observer(progress);
 }
 
-bool Scrubber::Pace(absl::Duration begin, uint64_t bytes, uint64_t bytes_per_second) {
-  if (bytes_per_second == 0) return true;
-  const absl::Duration due =
-      begin + absl::Seconds(static_cast<double>(bytes) / static_cast<double>(bytes_per_second));
-  MutexLock lock(&mutex_);
-  while (!ending_) {
+bool Scrubber::WaitUntil(absl::Duration due, absl::FunctionRef<bool()> tell) {
+  while (tell()) {
+    MutexLock lock(&mutex_);
+    if (ending_) return false;
     const absl::Duration left = due - Clock::Real()->Now();
     if (left <= absl::ZeroDuration()) return true;
-    changed_.WaitWithTimeout(&mutex_, left);
+    changed_.WaitWithTimeout(&mutex_, std::min(left, kTellEvery));
   }
   return false;
 }

@@ -7,7 +7,9 @@
 #include <memory>
 #include <thread>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "cache_node/cold_tier.h"
 #include "proto/mutex.h"
 
@@ -31,7 +33,8 @@ class Scrubber {
   Scrubber(const Scrubber&) = delete;
   Scrubber& operator=(const Scrubber&) = delete;
 
-  // Called on the scrub's thread, some times a second and when it is done; false ends it.
+  // Called on the scrub's thread, some times a second, also while it waits for the sake of the
+  // rate, and when it is done; false ends it.
   using Observer = std::function<bool(const ScrubProgress&)>;
   // At most `bytes_per_second`, 0: as fast as two reads at a time go. FailedPrecondition without an
   // ssd tier; ResourceExhausted while another scrub runs.
@@ -39,9 +42,8 @@ class Scrubber {
 
  private:
   void Run(uint64_t bytes_per_second, const Observer& observer);
-  bool Ending();
-  // Waits until so many bytes may have been read; false when the scrub ends meanwhile.
-  bool Pace(absl::Duration begin, uint64_t bytes, uint64_t bytes_per_second);
+  // Waits for the instant, and tells meanwhile; false when the scrub is to end.
+  bool WaitUntil(absl::Duration due, absl::FunctionRef<bool()> tell);
 
   ColdTier* const tier_;
   Mutex mutex_;

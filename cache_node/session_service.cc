@@ -8,6 +8,7 @@
 #include "proto/frame.h"
 #include "proto/log.h"
 #include "proto/status.h"
+#include "proto/version.h"
 
 namespace terrace {
 namespace {
@@ -106,8 +107,10 @@ absl::StatusOr<OpenedSession> SessionService::OpenSession(
   TERRACE_ASSIGN_OR_RETURN(const Identity identity,
                            Authorize(context, *plane_.security, Role::kWorker));
   if (request.protocol_version() != kFrameVersion) {
-    return absl::FailedPreconditionError(fmt::format("protocol_version {}: this node speaks {}",
-                                                     request.protocol_version(), kFrameVersion));
+    return absl::FailedPreconditionError(fmt::format(
+        "the client speaks version {} of the data plane, this node (terrace {}) version "
+        "{}: run the same release of Terrace on both",
+        request.protocol_version(), kVersion, kFrameVersion));
   }
   return plane_.sessions->Open(identity.tenant, Printable(request.client_name()));
 }

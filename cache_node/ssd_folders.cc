@@ -20,8 +20,10 @@ absl::StatusOr<SsdFolder> ParseSsdFolder(std::string_view text) {
     if (bytes.ok() && *bytes > 0) {
       folder = {std::string(text.substr(0, colon)), *bytes};
     } else if (meant) {
-      return absl::InvalidArgumentError(
-          fmt::format("'{}': expected PATH or PATH:BYTES, as in /mnt/nvme0/terrace:800GiB", text));
+      const std::string why =
+          bytes.ok() ? "an empty folder" : std::string(bytes.status().message());
+      return absl::InvalidArgumentError(fmt::format(
+          "'{}': {}; expected PATH or PATH:BYTES, as in /mnt/nvme0/terrace:800GiB", text, why));
     }
   }
   if (folder.path.empty()) return absl::InvalidArgumentError("the path is empty");

@@ -103,6 +103,7 @@ class ClientImpl : public Client, private SessionListener, private DataListener 
 // ---- Life ----
 
 absl::Status ClientImpl::Start() {
+  TERRACE_RETURN_IF_ERROR(completions_->Open());
   TERRACE_ASSIGN_OR_RETURN(transport_, parts_.make_transport(&channel_));
   channel_.Attach(transport_.get());
   io_ = std::make_shared<IoHandle>(transport_.get(), &channel_);

@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cerrno>
+#include <cstring>
 
 #include "client/data_channel.h"
+#include "fmt/format.h"
 
 namespace terrace {
 
@@ -50,11 +52,15 @@ void IoHandle::Close() {
   transport_ = nullptr;
 }
 
-CompletionQueue::CompletionQueue() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (fd_ < 0) std::abort();  // out of file descriptors: nothing else would work either
+CompletionQueue::~CompletionQueue() {
+  if (fd_ >= 0) close(fd_);
 }
 
-CompletionQueue::~CompletionQueue() { close(fd_); }
+absl::Status CompletionQueue::Open() {
+  fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (fd_ >= 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(fmt::format("completions: {}", std::strerror(errno)));
+}
 
 void CompletionQueue::Push(std::shared_ptr<Operation::State> operation) {
   MutexLock lock(&mutex_);

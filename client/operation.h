@@ -37,17 +37,19 @@ class IoHandle {
 // Operations that completed with `notify` and were not polled yet. Thread-safe.
 class CompletionQueue {
  public:
-  CompletionQueue();
+  CompletionQueue() = default;
   ~CompletionQueue();
   CompletionQueue(const CompletionQueue&) = delete;
   CompletionQueue& operator=(const CompletionQueue&) = delete;
 
+  // Once, before all else. ResourceExhausted when the process has no descriptors left.
+  absl::Status Open();
   void Push(std::shared_ptr<Operation::State> operation);
   size_t Poll(std::vector<Operation>* done, size_t limit);
   int fd() const { return fd_; }
 
  private:
-  const int fd_;  // an eventfd, non-zero exactly while done_ holds something
+  int fd_ = -1;  // an eventfd, non-zero exactly while done_ holds something
   Mutex mutex_;
   std::deque<std::shared_ptr<Operation::State>> done_ ABSL_GUARDED_BY(mutex_);
 };

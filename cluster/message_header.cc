@@ -44,7 +44,10 @@ absl::StatusOr<std::optional<MessageHeader>> DecodeMessageHeader(ByteSpan bytes)
   ByteReader reader(bytes.first(kMessageHeaderBytes));
   reader.Read<uint32_t>();
   if (const auto version = reader.Read<uint16_t>(); version != kVersion) {
-    return Broken(fmt::format("version {}, here {}", version, kVersion));
+    return absl::FailedPreconditionError(
+        fmt::format("the peer's transport speaks version {}, this side's version {}: run the same "
+                    "release of Terrace on both",
+                    version, kVersion));
   }
   const auto kind = reader.Read<uint16_t>();
   if (kind < 1 || kind > 4) return Broken("kind");

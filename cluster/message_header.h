@@ -32,6 +32,7 @@ void EncodeMessageHeader(const MessageHeader& header,
 
 // The header at the beginning of `bytes`; nullopt while it is incomplete. A stranger is known by
 // his first bytes already: InvalidArgument as soon as the magic disagrees, or once complete.
+// FailedPrecondition names both versions where they differ.
 absl::StatusOr<std::optional<MessageHeader>> DecodeMessageHeader(ByteSpan bytes);
 
 }  // namespace terrace

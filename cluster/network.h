@@ -24,6 +24,10 @@ class Network {
 
   // "tcp" or "rdma". They do not understand each other: both sides of a connection need the same.
   virtual std::string name() const = 0;
+  // Why this one, for people: "asked for", or what `auto` has found.
+  virtual std::string reason() const = 0;
+  // Whether there is a device that `auto` could not use.
+  virtual bool fell_back() const = 0;
   virtual std::string ucx_version() const = 0;  // "" where UCX is not used
   // See CreateTcpTransport and CreateUcxTransport.
   virtual absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(NetworkTransportOptions options,

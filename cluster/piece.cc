@@ -1,19 +1,32 @@
 #include "cluster/piece.h"
 
 #include <cstring>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "cluster/transport.h"
+#include "fmt/format.h"
 #include "proto/status.h"
 
 namespace terrace {
 namespace {
 
 // "TRN" and the version of this layout. Both sides of a connection speak the same one.
-constexpr uint32_t kMagicAndVersion = 0x024e5254;
+constexpr uint32_t kMagic = 0x004e5254;
+constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersionShift = 24;
 
-absl::Status Broken(const char* what) {
-  return absl::InvalidArgumentError(std::string("transport header: ") + what);
+absl::Status Broken(std::string_view what) {
+  return absl::InvalidArgumentError(fmt::format("transport header: {}", what));
+}
+
+absl::Status CheckMagicAndVersion(uint32_t word) {
+  const uint32_t version = word >> kVersionShift;
+  if ((word ^ kMagic) << (32 - kVersionShift) != 0) return Broken("not Terrace's");
+  if (version == kVersion) return absl::OkStatus();
+  return Broken(fmt::format(
+      "the peer speaks version {}, this side version {}: run the same release of Terrace on both",
+      version, kVersion));
 }
 
 absl::Status Check(const PieceHeader& header) {
@@ -37,7 +50,7 @@ void EncodePieceHeader(const PieceHeader& header, std::span<std::byte, kPieceHea
     std::memcpy(at, &value, sizeof(value));
     at += sizeof(value);
   };
-  put(kMagicAndVersion);
+  put(kMagic | kVersion << kVersionShift);
   put(static_cast<uint32_t>(header.kind));
   put(header.frame_bytes);
   put(header.frame_offset);
@@ -50,7 +63,7 @@ void EncodePieceHeader(const PieceHeader& header, std::span<std::byte, kPieceHea
 absl::StatusOr<PieceHeader> DecodePieceHeader(ByteSpan bytes, uint64_t data_bytes) {
   if (bytes.size() < kPieceHeaderBytes) return Broken("too short");
   ByteReader reader(bytes);
-  if (reader.Read<uint32_t>() != kMagicAndVersion) return Broken("magic or version");
+  TERRACE_RETURN_IF_ERROR(CheckMagicAndVersion(reader.Read<uint32_t>()));
   const auto kind = reader.Read<uint32_t>();
   if (kind < 1 || kind > 3) return Broken("kind");
   PieceHeader header{.kind = static_cast<PieceKind>(kind)};

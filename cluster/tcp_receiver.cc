@@ -81,14 +81,10 @@ absl::StatusOr<size_t> TcpReceiver::ReadPayload(int fd, MutableByteSpan buffer, 
 }
 
 absl::StatusOr<size_t> TcpReceiver::ReadMessages(int fd, MutableByteSpan buffer, size_t* asked) {
-  const size_t before = begun_.size();
-  std::copy(begun_.begin(), begun_.end(), buffer.begin());
-  *asked = std::min(buffer.size() - before, std::max(BufferBytes(), before));
-  iovec place{.iov_base = buffer.data() + before, .iov_len = *asked};
+  *asked = BufferBytes();
+  iovec place{.iov_base = buffer.data(), .iov_len = *asked};
   TERRACE_ASSIGN_OR_RETURN(const size_t got, Receive(fd, {&place, 1}));
-  if (got == 0) return size_t{0};
-  begun_.clear();
-  TERRACE_RETURN_IF_ERROR(TakeMessages(buffer.first(before + got)));
+  TERRACE_RETURN_IF_ERROR(TakeMessages(buffer.first(got)));
   return got;
 }
 
@@ -102,11 +98,33 @@ absl::Status TcpReceiver::TakeMessages(ByteSpan bytes) {
       TakePayload(&bytes);
       continue;
     }
+    if (!begun_.empty()) {
+      TERRACE_RETURN_IF_ERROR(TakeRest(&bytes));
+      continue;
+    }
     TERRACE_ASSIGN_OR_RETURN(const bool taken, TakeHeader(&bytes));
     if (taken) continue;
     begun_.assign(bytes.begin(), bytes.end());
     break;
   }
+  return absl::OkStatus();
+}
+
+// Adds to what has begun, up to its header's or its frame's end: each byte is copied once, however
+// small the parts that it comes in.
+absl::Status TcpReceiver::TakeRest(ByteSpan* bytes) {
+  size_t whole = kMessageHeaderBytes;
+  if (begun_.size() >= kMessageHeaderBytes) {
+    TERRACE_ASSIGN_OR_RETURN(const std::optional<MessageHeader> header,
+                             DecodeMessageHeader(begun_));
+    whole += header->frame_bytes;
+  }
+  const ByteSpan rest = bytes->first(std::min(bytes->size(), whole - begun_.size()));
+  *bytes = bytes->subspan(rest.size());
+  begun_.insert(begun_.end(), rest.begin(), rest.end());
+  ByteSpan message(begun_);
+  TERRACE_ASSIGN_OR_RETURN(const bool taken, TakeHeader(&message));
+  if (taken) begun_.clear();
   return absl::OkStatus();
 }
 

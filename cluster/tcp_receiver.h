@@ -28,7 +28,8 @@ class TcpReceiver {
   void Open() { open_ = true; }
 
   // Takes what has arrived, up to a turn's worth; `buffer` is only used meanwhile. InvalidArgument
-  // when the peer does not speak the protocol, Unavailable when it is gone.
+  // when the peer does not speak the protocol, FailedPrecondition when it speaks another version of
+  // it, Unavailable when it is gone.
   absl::Status Read(int fd, MutableByteSpan buffer);
 
   // Fails the landing in progress. The kernel writes within Read only, so that the memory is
@@ -39,6 +40,7 @@ class TcpReceiver {
   absl::StatusOr<size_t> ReadPayload(int fd, MutableByteSpan buffer, size_t* asked);
   absl::StatusOr<size_t> ReadMessages(int fd, MutableByteSpan buffer, size_t* asked);
   absl::Status TakeMessages(ByteSpan bytes);
+  absl::Status TakeRest(ByteSpan* bytes);
   absl::StatusOr<bool> TakeHeader(ByteSpan* bytes);
   void TakePayload(ByteSpan* bytes);
   void PayloadArrived(uint64_t bytes);

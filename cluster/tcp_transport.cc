@@ -91,7 +91,8 @@ class TcpTransport : public Transport, private LoopDriver {
   void End() override;
 
   // Everything below runs on the loop's thread.
-  void Watch(Connection* connection, uint32_t events);
+  // What cannot be watched would wait for ever: its connection is to be closed.
+  [[nodiscard]] absl::Status Watch(Connection* connection, uint32_t events);
   void WatchListener(bool watched);
   bool WriteReady();
   void Serve(Connection* connection, uint32_t events);
@@ -99,7 +100,10 @@ class TcpTransport : public Transport, private LoopDriver {
   void Write(Connection* connection);
   void AcceptSome();
   void PauseAccepting(int error);
+  void TellAcceptFailed(std::string_view why);
   void Accept(TcpSocket socket);
+  void SendAway(const TcpSocket& socket);
+  void TellVersion(const Connection& connection, const absl::Status& why);
   void ConnectHere(ConnectionId id, const SocketAddress& address, absl::Duration timeout);
   Connection* AddConnection(ConnectionId id, TcpSocket socket, ConnectionState state);
   void CloseUnlessOpen(ConnectionId id, absl::Duration timeout);
@@ -118,6 +122,7 @@ class TcpTransport : public Transport, private LoopDriver {
   std::vector<std::byte> buffer_;
   TcpSocket listener_;
   bool accept_failed_ = false;  // since a peer was last accepted
+  bool version_told_ = false;   // once is enough: strangers can say any version
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   std::vector<ConnectionId> ready_, writing_;
   bool ended_ = false;
@@ -149,11 +154,15 @@ absl::StatusOr<std::string> TcpTransport::Listen(const std::string& address) {
   if (listens_) return absl::FailedPreconditionError("the transport listens already");
   TERRACE_ASSIGN_OR_RETURN(TcpSocket listener, TcpSocket::Listen(wanted, address));
   TERRACE_ASSIGN_OR_RETURN(const SocketAddress bound, listener.LocalAddress());
+  // Here, where it can still fail; the loop asks for events once it has the listener.
+  epoll_event nothing{.events = 0, .data = {.u64 = kListener}};
+  if (epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, listener.fd(), &nothing) != 0) {
+    return FromErrno(errno, fmt::format("epoll for {}", address));
+  }
   EventLoop::Work work = [this, listener = std::move(listener)]() mutable {
     if (ended_) return;
     listener_ = std::move(listener);
-    epoll_event event{.events = EPOLLIN, .data = {.u64 = kListener}};
-    epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, listener_.fd(), &event);
+    WatchListener(true);
   };
   if (!loop_.Submit(work)) return absl::UnavailableError("the transport is shut down");
   listens_ = true;
@@ -239,6 +248,7 @@ void TcpTransport::Serve(Connection* connection, uint32_t events) {
   if ((events & ~EPOLLOUT) != 0) {
     const absl::Status read = connection->receiver->Read(connection->socket.fd(), buffer_);
     if (absl::IsInvalidArgument(read)) Add(counters_.malformed, 1);
+    if (absl::IsFailedPrecondition(read)) TellVersion(*connection, read);
     if (!read.ok()) {
       CloseHere(connection, read);
       return;
@@ -254,18 +264,25 @@ void TcpTransport::Write(Connection* connection) {
     return;
   }
   const bool blocked = *state == TcpSender::State::kBlocked;
-  Watch(connection, blocked ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  const absl::Status watched = Watch(connection, blocked ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  if (!watched.ok()) {
+    CloseHere(connection, watched);
+    return;
+  }
   if (*state == TcpSender::State::kMore && !std::exchange(connection->ready, true)) {
     ready_.push_back(connection->id);
   }
 }
 
-void TcpTransport::Watch(Connection* connection, uint32_t events) {
-  if (connection->watched == events) return;
+absl::Status TcpTransport::Watch(Connection* connection, uint32_t events) {
+  if (connection->watched == events) return absl::OkStatus();
   epoll_event event{.events = events, .data = {.u64 = connection->id}};
   const int operation = connection->watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
-  epoll_ctl(epoll_fd_, operation, connection->socket.fd(), &event);
+  if (epoll_ctl(epoll_fd_, operation, connection->socket.fd(), &event) != 0) {
+    return FromErrno(errno, "epoll");
+  }
   connection->watched = events;
+  return absl::OkStatus();
 }
 
 void TcpTransport::End() {
@@ -292,7 +309,12 @@ void TcpTransport::ConnectHere(ConnectionId id, const SocketAddress& address,
     status =
         absl::ResourceExhaustedError(fmt::format("{} connections are open", connections_.size()));
   } else if (auto socket = TcpSocket::Connect(address); socket.ok()) {
-    Watch(AddConnection(id, *std::move(socket), ConnectionState::kConnecting), EPOLLOUT);
+    Connection* const connection =
+        AddConnection(id, *std::move(socket), ConnectionState::kConnecting);
+    if (const absl::Status watched = Watch(connection, EPOLLOUT); !watched.ok()) {
+      CloseHere(connection, watched);
+      return;
+    }
     CloseUnlessOpen(id, timeout);
   } else {
     status = socket.status();
@@ -307,7 +329,10 @@ void TcpTransport::Connected(Connection* connection) {
   }
   connection->socket.Tune();
   connection->state = ConnectionState::kGreeting;
-  Watch(connection, EPOLLIN);
+  if (const absl::Status watched = Watch(connection, EPOLLIN); !watched.ok()) {
+    CloseHere(connection, watched);
+    return;
+  }
   connection->sender->Greet(MessageKind::kHello);
 }
 
@@ -315,7 +340,6 @@ void TcpTransport::AcceptSome() {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     TcpSocket socket = TcpSocket::Accept(listener_);
     if (socket.open()) {
-      accept_failed_ = false;
       Accept(std::move(socket));
       continue;
     }
@@ -328,32 +352,56 @@ void TcpTransport::AcceptSome() {
 
 // The peer stays in the kernel's queue; asking again at once would be a loop without sleep.
 void TcpTransport::PauseAccepting(int error) {
-  if (!std::exchange(accept_failed_, true)) {
-    Log(LogLevel::kWarning, "transport", "no connection can be accepted for now: {}",
-        std::strerror(error));
-  }
+  TellAcceptFailed(std::strerror(error));
   WatchListener(false);
   loop_.PostAfter(kAcceptPause, [this] { WatchListener(true); });
+}
+
+void TcpTransport::TellAcceptFailed(std::string_view why) {
+  if (std::exchange(accept_failed_, true)) return;
+  Log(LogLevel::kWarning, "transport", "no connection can be accepted for now: {}", why);
 }
 
 void TcpTransport::WatchListener(bool watched) {
   if (!listener_.open()) return;
   epoll_event event{.events = watched ? uint32_t{EPOLLIN} : 0, .data = {.u64 = kListener}};
-  epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, listener_.fd(), &event);
+  if (epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, listener_.fd(), &event) == 0) return;
+  // Peers that are refused know it; those in the queue of a listener that nobody watches do not.
+  Log(LogLevel::kError, "transport", "no connection is accepted any more: epoll: {}",
+      std::strerror(errno));
+  listener_.Close();
 }
 
 void TcpTransport::Accept(TcpSocket socket) {
   if (connections_.size() >= options_.max_connections) {
-    // The socket is new and its buffer empty: this fits, or the peer learns it from the close.
-    TcpSender farewell(/*max_queued_messages=*/0, &counters_, [] {});
-    farewell.Greet(MessageKind::kFull);
-    (void)farewell.Write(socket.fd());
+    SendAway(socket);
     return;
   }
   socket.Tune();
   const ConnectionId id = next_id_.fetch_add(1, std::memory_order_relaxed);
-  Watch(AddConnection(id, std::move(socket), ConnectionState::kAccepted), EPOLLIN);
+  Connection* const connection = AddConnection(id, std::move(socket), ConnectionState::kAccepted);
+  if (const absl::Status watched = Watch(connection, EPOLLIN); !watched.ok()) {
+    TellAcceptFailed(std::string(watched.message()));
+    CloseHere(connection, watched);
+    return;
+  }
+  accept_failed_ = false;
   CloseUnlessOpen(id, kGreetingTimeout);
+}
+
+// Nothing has been sent to the peer: this fits, or it learns it from the close.
+void TcpTransport::SendAway(const TcpSocket& socket) {
+  TcpSender farewell(/*max_queued_messages=*/0, &counters_, [] {});
+  farewell.Greet(MessageKind::kFull);
+  (void)farewell.Write(socket.fd());
+}
+
+void TcpTransport::TellVersion(const Connection& connection, const absl::Status& why) {
+  Add(counters_.malformed, 1);
+  if (connection.state != ConnectionState::kAccepted) return;  // the handler is told
+  SendAway(connection.socket);  // in a header of our version, which tells the peer
+  if (std::exchange(version_told_, true)) return;
+  Log(LogLevel::kWarning, "transport", "a connection was refused: {}", std::string(why.message()));
 }
 
 Connection* TcpTransport::AddConnection(ConnectionId id, TcpSocket socket, ConnectionState state) {

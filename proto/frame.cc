@@ -248,8 +248,10 @@ absl::StatusOr<Frame> Decode(ByteSpan bytes) {
   if (!in.ok()) return absl::InvalidArgumentError("frame: shorter than its header");
   if (magic != kMagic || reserved != 0) return absl::InvalidArgumentError("frame: not a frame");
   if (version != kFrameVersion) {
-    return absl::InvalidArgumentError(
-        fmt::format("frame: version {} (this side speaks {})", version, kFrameVersion));
+    return absl::InvalidArgumentError(fmt::format(
+        "frame: the peer speaks version {} of the data plane, this side version {}: run "
+        "the same release of Terrace on both",
+        version, kFrameVersion));
   }
   TERRACE_ASSIGN_OR_RETURN(frame.body, MakeBody(type));
   Decoder decoder(&in);

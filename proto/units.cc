@@ -14,9 +14,15 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
     return absl::InvalidArgumentError(
         fmt::format("'{}' is not a size: expected a number and B, KiB, MiB, GiB or TiB", text));
   };
+  const auto too_large = [&] {
+    return absl::InvalidArgumentError(
+        fmt::format("'{}' is too large for a size: expected less than 8388608TiB", text));
+  };
   double number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !std::isfinite(number) || number < 0) return malformed();
+  const bool out_of_range = error == std::errc::result_out_of_range;
+  if (error != std::errc() && !out_of_range) return malformed();
+  if (!std::isfinite(number) || number < 0 || text.starts_with('-')) return malformed();
   std::string unit;
   for (const char* c = end; c != text.data() + text.size(); ++c) {
     if (*c != ' ') unit.push_back(static_cast<char>(std::tolower(static_cast<unsigned char>(*c))));
@@ -28,7 +34,8 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
   }
   if (power < 0) return malformed();
   const double bytes = std::ldexp(number, 10 * power);
-  if (bytes != std::floor(bytes) || bytes >= 9.2e18) return malformed();
+  if (out_of_range || bytes >= 0x1p63) return too_large();
+  if (bytes != std::floor(bytes)) return malformed();
   return static_cast<uint64_t>(bytes);
 }
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <thread>
 
+#include "fmt/format.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "httplib.h"
 #include "proto/clock.h"
@@ -105,7 +106,8 @@ TEST_F(ControlTest, AnotherProtocolVersionIsRefused) {
   EXPECT_FALSE(reader->Read(&event));
   const grpc::Status status = reader->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(status.error_message(), HasSubstr("99"));
+  EXPECT_THAT(status.error_message(), HasSubstr("version 99 of the data plane"));
+  EXPECT_THAT(status.error_message(), HasSubstr(fmt::format("version {}: run", kFrameVersion)));
 }
 
 TEST_F(ControlTest, TokensDecideTheTenant) {

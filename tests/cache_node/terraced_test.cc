@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -79,6 +80,31 @@ TEST(TerracedTest, HelpVersionAndCheckConfig) {
   }
 }
 
+TEST(TerracedTest, CheckConfigPrintsTheSsdFoldersWithTheirBudgets) {
+  const std::string sized = testing::TempDir() + "check-a", whole = testing::TempDir() + "check-b";
+  const Ended check =
+      RunToEnd(Command({"--check-config", "--ssd=" + sized + ":2GiB", "--ssd=" + whole}));
+  EXPECT_EQ(check.code, 0) << check.errors;
+  EXPECT_THAT(check.output, HasSubstr(fmt::format("ssd:      {}, 2.00 GiB\n", sized)));
+  EXPECT_THAT(check.output, HasSubstr(fmt::format("ssd:      {}, ", whole)));
+  EXPECT_THAT(check.output, HasSubstr("B (four fifths of the device)\n"));
+  EXPECT_FALSE(std::filesystem::exists(sized)) << "a check makes nothing";
+}
+
+TEST(TerracedTest, SaysHowDataTravelsAndWhy) {
+  RunningNode asked;
+  asked.process.Signal(SIGTERM);
+  EXPECT_EQ(asked.process.Wait(), 0);
+  EXPECT_THAT(asked.process.errors(),
+              HasSubstr("data travels by tcp (--transport tcp): asked for\n"));
+  RunningNode chosen({"--transport=auto"});
+  chosen.process.Signal(SIGTERM);
+  EXPECT_EQ(chosen.process.Wait(), 0);
+  EXPECT_THAT(
+      chosen.process.errors(),
+      testing::ContainsRegex("data travels by [a-z]+ [(]--transport auto[)]: .*RDMA device"));
+}
+
 TEST(TerracedTest, MemoryThatIsNotThereIsAWarningOfTheCheckAndAnErrorOfTheStart) {
   Ended check = RunToEnd(Command({"--check-config", "--host-bytes=100TiB"}));
   EXPECT_EQ(check.code, 0);
@@ -96,6 +122,8 @@ TEST(TerracedTest, WrongConfigurationsEndWithTwoAndNameTheFlag) {
       {{"--check-config", "--listen=0.0.0.0:7470"}, "--listen: "},
       {{"--check-config", "--credentials=not-there"}, "--credentials: "},
       {{"--check-config", "--host-bytes=1MiB"}, "--host-bytes: "},
+      {{"--check-config", "--host-bytes=99999999TiB"}, "--host-bytes: '99999999TiB' is too large"},
+      {{"--check-config", "--ssd=/x:99999999TiB"}, "'99999999TiB' is too large"},
       {{"--host-byte=1MiB"}, "--host-byte"},
       {{"--transport=pigeon"}, "--transport"},
       {{"--config=not-there.toml"}, "not-there.toml"},

@@ -2,10 +2,12 @@
 #include "client/client.h"
 
 #include <poll.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <thread>
 
+#include "client/client_parts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/clock.h"
@@ -359,6 +361,16 @@ TEST_F(ClientTest, CompletionsAreReadableUntilPolled) {
   EXPECT_EQ(poll(&waiting, 1, 0), 0);
   EXPECT_EQ(client_->Poll(&done, 1), 0u);
   EXPECT_EQ(client_->Stats().operations_in_flight, 0u);
+}
+
+TEST_F(ClientTest, WithoutDescriptorsThereIsAnErrorInsteadOfAClient) {
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none);
+  const auto client = ConnectWith({}, {});
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(absl::IsResourceExhausted(client.status())) << client.status();
 }
 
 TEST_F(ClientTest, TooManyOperationsAreOverloaded) {

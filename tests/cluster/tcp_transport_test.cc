@@ -2,15 +2,21 @@
 // the contract.
 #include "cluster/tcp_transport.h"
 
+#include <dlfcn.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <random>
 
 #include "cluster/message_header.h"
 #include "cluster/socket_address.h"
+#include "cluster/tcp_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/clock.h"
@@ -18,9 +24,29 @@
 #include "tests/support/descriptors.h"
 #include "tests/support/listening.h"
 
+namespace {
+
+// Of the calls that register a descriptor, those that succeed before the next one fails as it does
+// at the system's bound on watches; negative: none fails.
+std::atomic<int> registrations_left{-1};
+
+}  // namespace
+
+// In front of the C library's.
+extern "C" int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept {
+  static const auto real = reinterpret_cast<decltype(&epoll_ctl)>(dlsym(RTLD_NEXT, "epoll_ctl"));
+  if (operation == EPOLL_CTL_ADD && registrations_left.load() >= 0 &&
+      registrations_left.fetch_sub(1) == 0) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return real(epoll, operation, fd, event);
+}
+
 namespace terrace {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Bytes = std::vector<std::byte>;
 
@@ -63,6 +89,12 @@ class RawPeer {
   RawPeer& Send(const Bytes& bytes) {
     // The other side may have closed already.
     [[maybe_unused]] const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    return *this;
+  }
+  // Each Send goes out as it is, not joined with the next.
+  RawPeer& SendApart() {
+    const int on = 1;
+    EXPECT_EQ(setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)), 0);
     return *this;
   }
   void EndSending() { shutdown(fd_, SHUT_WR); }
@@ -235,6 +267,111 @@ TEST_F(TcpTransportTest, TakesAMessageByteByByte) {
   EXPECT_TRUE(received[0]->status.ok()) << received[0]->status;
   EXPECT_EQ(received[0]->frame, "frame");
   EXPECT_TRUE(HasPattern(4, received[0]->payload));
+}
+
+TEST_F(TcpTransportTest, TakesHeadersAndFramesCutAnywhere) {
+  Start();
+  RawPeer slow(address_);
+  slow.Connect().SendApart().Send(Hello());
+  Bytes content(9000);
+  FillPattern(6, MutableByteSpan(content));
+  std::mt19937 random(6);
+  constexpr size_t kMessages = 40;
+  for (size_t i = 0; i < kMessages; ++i) {
+    const auto frame = static_cast<uint32_t>(i % 4 * 1500);
+    const uint64_t payload = i % 3 * 1000;
+    const Bytes message = Encoded({.frame_bytes = frame, .payload_bytes = payload}) +
+                          Bytes(content.begin(), content.begin() + frame) +
+                          Bytes(content.begin(), content.begin() + static_cast<ptrdiff_t>(payload));
+    const size_t longest = i % 2 == 0 ? 1 : 60;
+    for (size_t at = 0; at < message.size();) {
+      const size_t part = std::min(message.size() - at, 1 + random() % longest);
+      const auto begin = message.begin() + static_cast<ptrdiff_t>(at);
+      slow.Send(Bytes(begin, begin + static_cast<ptrdiff_t>(part)));
+      at += part;
+    }
+  }
+  ASSERT_TRUE(peer_.WaitMessages(kMessages));
+  const auto received = peer_.TakeReceived();
+  for (size_t i = 0; i < kMessages; ++i) {
+    EXPECT_EQ(received[i]->frame.size(), i % 4 * 1500);
+    EXPECT_TRUE(HasPattern(6, AsBytes(received[i]->frame)));
+    EXPECT_EQ(received[i]->payload.size(), i % 3 * 1000);
+    EXPECT_TRUE(HasPattern(6, received[i]->payload));
+  }
+}
+
+TEST_F(TcpTransportTest, KnowsNonsenseBehindACutHeader) {
+  Start();
+  RawPeer liar(address_);
+  liar.Connect().SendApart();
+  for (const std::byte byte : Hello()) liar.Send({byte});
+  ASSERT_TRUE(peer_.WaitAccepted(1));
+  liar.Send({Hello()[0]}).Send(Text("x"));
+  EXPECT_TRUE(liar.WaitClosed());
+  EXPECT_EQ(server_->Stats().malformed, 1u);
+}
+
+Bytes OfAnotherVersion(Bytes header) {
+  header[4] ^= std::byte{0x40};  // behind the magic
+  return header;
+}
+
+TEST_F(TcpTransportTest, APeerOfAnotherVersionIsToldOurs) {
+  Start();
+  RawPeer newer(address_);
+  newer.Connect().Send(OfAnotherVersion(Hello()));
+  ASSERT_TRUE(newer.WaitReadable());
+  EXPECT_EQ(newer.Read(), Encoded({.kind = MessageKind::kFull}));
+  EXPECT_TRUE(newer.WaitClosed());
+  EXPECT_EQ(server_->Stats().malformed, 1u);
+}
+
+TEST_F(TcpTransportTest, AListenerOfAnotherVersionIsNamedWithOurs) {
+  Start();
+  const TcpSocket listener =
+      *TcpSocket::Listen(*ParseSocketAddress("127.0.0.1:0", /*numeric_only=*/true), "127.0.0.1:0");
+  const std::string address = FormatSocketAddress(listener.LocalAddress()->storage);
+  const ConnectionId connection = *client_->Connect(address, kTimeout);
+  pollfd wait{.fd = listener.fd(), .events = POLLIN};
+  ASSERT_EQ(poll(&wait, 1, kPatienceMs), 1);
+  const TcpSocket accepted = TcpSocket::Accept(listener);
+  const Bytes answer = OfAnotherVersion(Encoded({.kind = MessageKind::kWelcome}));
+  ASSERT_EQ(send(accepted.fd(), answer.data(), answer.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(answer.size()));
+  ASSERT_TRUE(client_peer_.WaitClosed(connection));
+  const absl::Status why = client_peer_.closed_with(connection);
+  EXPECT_TRUE(absl::IsFailedPrecondition(why)) << why;
+  for (const char* part : {"version 65", "this side's version 1", "same release"}) {
+    EXPECT_THAT(std::string(why.message()), HasSubstr(part));
+  }
+}
+
+TEST_F(TcpTransportTest, ListeningFailsWhereNothingCanBeWatched) {
+  const auto transport = *CreateTcpTransport({}, &peer_);
+  registrations_left = 0;
+  const auto bound = transport->Listen("127.0.0.1:0");
+  EXPECT_TRUE(absl::IsUnavailable(bound.status())) << bound.status();
+  EXPECT_TRUE(transport->Listen("127.0.0.1:0").ok());  // it has not listened
+  transport->Shutdown(absl::Seconds(5));
+}
+
+TEST_F(TcpTransportTest, AConnectionThatCannotBeWatchedFailsAtOnce) {
+  Start();
+  registrations_left = 0;
+  const ConnectionId connection = *client_->Connect(address_, absl::InfiniteDuration());
+  ASSERT_TRUE(client_peer_.WaitClosed(connection));
+  EXPECT_TRUE(absl::IsUnavailable(client_peer_.closed_with(connection)));
+  ExpectStillServes(Connect());
+}
+
+TEST_F(TcpTransportTest, APeerThatCannotBeWatchedIsSentAway) {
+  Start();
+  registrations_left = 1;  // the peer's own
+  const ConnectionId connection = *client_->Connect(address_, absl::InfiniteDuration());
+  ASSERT_TRUE(client_peer_.WaitClosed(connection));
+  EXPECT_THAT(peer_.accepted(), IsEmpty());
+  ExpectStillServes(Connect());
 }
 
 TEST_F(TcpTransportTest, TakesManyMessagesAtOnce) {

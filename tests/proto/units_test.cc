@@ -20,6 +20,19 @@ TEST(ParseBytes, RefusesTheRest) {
   }
 }
 
+TEST(ParseBytes, TellsWhatIsTooLargeFromWhatIsNoSize) {
+  EXPECT_EQ(*ParseBytes("8388607TiB"), 8388607ull << 40);
+  for (const char* text : {"8388608TiB", "99999999TiB", "9e30", "1e999", "1e999GiB"}) {
+    const absl::Status status = ParseBytes(text).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_NE(status.message().find("too large"), absl::string_view::npos) << status;
+  }
+  for (const char* text : {"99999999TB", "9e30 parsecs", "-1e999", "inf", "1e999x"}) {
+    const absl::Status status = ParseBytes(text).status();
+    EXPECT_NE(status.message().find("is not a size"), absl::string_view::npos) << status;
+  }
+}
+
 TEST(ParseDuration, ReadsUnitsAndRefusesTheRest) {
   EXPECT_EQ(*ParseDuration("1.5s"), absl::Milliseconds(1500));
   for (const char* text : {"", "5", "-1s", "soon"}) EXPECT_FALSE(ParseDuration(text).ok()) << text;
