@@ -119,7 +119,7 @@ class Benchmark {
   explicit Benchmark(const Options& options) : options_(options) {}
 
   absl::Status Run(const std::string& bin_folder) {
-    PrintHeading(rounds());
+    PrintHeading(rounds(/*barred=*/false));
     TERRACE_RETURN_IF_ERROR(RunSsd(bin_folder));
     constexpr std::pair<const char*, uint32_t> kSizes[] = {
         {"64KiB", 64 << 10}, {"256KiB", 256 << 10}, {"1MiB", 1 << 20}, {"4MiB", 4 << 20}};
@@ -137,7 +137,10 @@ class Benchmark {
   }
 
  private:
-  int rounds() const { return options_.quick ? kQuickRounds : kFullRounds; }
+  int rounds(bool barred) const {
+    if (options_.quick) return kQuickRounds;
+    return barred ? kBarRounds : kFullRounds;
+  }
 
   // Before the wire's rows, which bind this process to one processor.
   absl::Status RunSsd(const std::string& bin_folder) {
@@ -146,7 +149,7 @@ class Benchmark {
       TERRACE_ASSIGN_OR_RETURN(
           SsdFolder folder, SsdFolder::Make(options_.ssd_folder, build, DemotionRow::kDiskBytes));
       TERRACE_ASSIGN_OR_RETURN(const auto row, DemotionRow::Start(bin_folder, std::move(folder)));
-      TERRACE_ASSIGN_OR_RETURN(RowResult result, row->Run(rounds(), &interrupted));
+      TERRACE_ASSIGN_OR_RETURN(RowResult result, row->Run(rounds(true), &interrupted));
       Report(std::move(result));
     }
     const std::vector<std::string> names = SsdRows::Names(options_.only);
@@ -155,7 +158,7 @@ class Benchmark {
                              SsdFolder::Make(options_.ssd_folder, build, SsdRows::kDiskBytes));
     TERRACE_ASSIGN_OR_RETURN(const auto rows, SsdRows::Start(std::move(folder)));
     for (const std::string& name : names) {
-      TERRACE_ASSIGN_OR_RETURN(RowResult result, rows->Run(name, rounds(), &interrupted));
+      TERRACE_ASSIGN_OR_RETURN(RowResult result, rows->Run(name, rounds(true), &interrupted));
       Report(std::move(result));
     }
     return absl::OkStatus();
@@ -195,9 +198,7 @@ class Benchmark {
       // Rows that put drive the working set out; each begins with it whole.
       TERRACE_RETURN_IF_ERROR(all_.terrace->Fill(block_bytes, blocks));
       const bool barred = row.bar || row.peer_bar || row.most;
-      TERRACE_ASSIGN_OR_RETURN(
-          RowResult result,
-          RunRow(row, barred && !options_.quick ? kBarRounds : rounds(), &interrupted));
+      TERRACE_ASSIGN_OR_RETURN(RowResult result, RunRow(row, rounds(barred), &interrupted));
       Report(std::move(result));
     }
     return absl::OkStatus();

@@ -5,6 +5,7 @@
 
 #include "proto/checksum.h"
 #include "proto/envelope.h"
+#include "proto/mutex.h"
 #include "proto/status.h"
 #include "tests/bench/own_round.h"
 #include "tests/bench/pump.h"
@@ -115,6 +116,8 @@ absl::StatusOr<Measurement> ColdContender::Write(size_t bytes, int depth) {
   return round.Ended(bytes);
 }
 
+// Into as many buffers as there are reads in flight, over and over, as fio does: so that both write
+// memory that caches may hold.
 absl::StatusOr<Measurement> ColdContender::Read(size_t bytes, int depth) {
   struct Target {
     BlockKey key;
@@ -123,21 +126,32 @@ absl::StatusOr<Measurement> ColdContender::Read(size_t bytes, int depth) {
   };
   std::mt19937_64 random(++seed_);
   std::vector<Target> targets(bytes / block_bytes_);
-  for (Target& target : targets) {
-    target.key = filled_[random() % filled_.size()];
-    target.value = destinations_->Next(block_bytes_);
-  }
+  for (Target& target : targets) target.key = filled_[random() % filled_.size()];
+  Mutex mutex;
+  std::vector<MutableByteSpan> free;
+  for (int i = 0; i < depth; ++i) free.push_back(destinations_->Next(block_bytes_));
   Pump pump(targets.size(), [&](size_t i, Pump::Done done) {
     Target& target = targets[i];
     ColdBlock found;
     store_->Find({&target.key, 1}, {&found, 1});
     if (found.presence != Presence::kHere) return done(absl::NotFoundError("a block is gone"));
+    {
+      MutexLock lock(&mutex);
+      target.value = free.back();
+      free.pop_back();
+    }
     target.envelope.resize(found.envelope_bytes);
     std::vector<ColdGet> gets(1);
     gets[0].key = target.key;
     gets[0].envelope = target.envelope;
     gets[0].value = target.value;
-    gets[0].done = done;
+    gets[0].done = [&, done](const absl::Status& status) {
+      {
+        MutexLock lock(&mutex);
+        free.push_back(target.value);
+      }
+      done(status);
+    };
     store_->Get(std::move(gets));
   });
   const OwnRound round;

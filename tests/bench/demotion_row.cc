@@ -28,6 +28,8 @@ constexpr double kLastsFor = 0.75;
 // Of what was due in a round, what the mover must have written.
 constexpr double kLeastDemoted = 0.8;
 constexpr size_t kPutsAtOnce = 64;
+// Of what is free below the mark: blocks take a little more than their bytes.
+constexpr double kFirstFill = 0.95;
 constexpr absl::Duration kTimeout = Pump::kTimeout;
 
 absl::StatusOr<double> DeviceBytesPerSecond(const std::string& folder) {
@@ -67,7 +69,9 @@ absl::StatusOr<std::unique_ptr<DemotionRow>> DemotionRow::Start(const std::strin
   TERRACE_ASSIGN_OR_RETURN(row->fresh_, OpenBenchNamespace(row->node_.client.get(), kFreshBlock));
   TERRACE_RETURN_IF_ERROR(row->PutReadBlocks());
   TERRACE_ASSIGN_OR_RETURN(const State state, row->Look());
-  TERRACE_RETURN_IF_ERROR(row->PutFresh(Mark() - state.occupied - kPutsAtOnce * kFreshBlock));
+  const auto below =
+      static_cast<uint64_t>(kFirstFill * static_cast<double>(Mark() - state.occupied));
+  TERRACE_RETURN_IF_ERROR(row->PutFresh(below));
   return row;
 }
 
