@@ -18,6 +18,7 @@
 #include "fmt/format.h"
 #include "proto/log.h"
 #include "proto/status.h"
+#include "proto/units.h"
 #include "proto/version.h"
 
 namespace terrace {
@@ -91,6 +92,8 @@ class NodeImpl final : public Node {
   void Stop() override;
 
  private:
+  void CloseColdTier(absl::Duration deadline);
+
   struct DataThread {
     std::unique_ptr<DataService> service;
     std::unique_ptr<Transport> transport;
@@ -403,6 +406,15 @@ void NodeImpl::Collect(std::vector<MetricSample>* out) const {
 
 // --- Ending
 
+// What it does not have yet, in the time that is left, at least half of all.
+void NodeImpl::CloseColdTier(absl::Duration deadline) {
+  const LastDemotions last =
+      store_->CloseColdTier(std::max(deadline - clock_->Now(), options_.stop_timeout / 2));
+  Log(last.lost > 0 ? LogLevel::kWarning : LogLevel::kInfo, "node",
+      "the end: {} blocks ({}) of host memory alone were written to the ssd tier, {} were not",
+      last.blocks, FormatBytes(last.bytes), last.lost);
+}
+
 void NodeImpl::Stop() {
   if (state_.exchange(State::kStopping) == State::kStopping) return;
   const absl::Duration deadline = clock_->Now() + options_.stop_timeout;
@@ -420,8 +432,8 @@ void NodeImpl::Stop() {
   scrubber_.reset();
   mover_.reset();
   sessions_.reset();
-  // 5. The ssd tier takes what it does not have yet, in the time that is left at least half.
-  if (store_) store_->CloseColdTier(std::max(deadline - clock_->Now(), options_.stop_timeout / 2));
+  // 5. The ssd tier takes what is in host memory alone.
+  if (store_ && store_->cold() != nullptr) CloseColdTier(deadline);
   // 6. Memory: after everyone who refers to it.
   data_.clear();
   network_.reset();

@@ -313,13 +313,18 @@ void StoreImpl::StartDemotion(const std::shared_ptr<DemotionJob>& job) {
 }
 
 void StoreImpl::OnDemotion(const std::shared_ptr<DemotionJob>& job) {
-  bool good = false;
+  bool good = false, no_room = false;
   {
     MutexLock lock(&demotions_mutex_);
     if (!job->status || !job->released || std::exchange(job->ended, true)) return;
     good = job->status->ok();
+    no_room = absl::IsResourceExhausted(*job->status);
   }
-  Add(good ? &counters_.demoted : &counters_.demotions_failed, 1);
+  if (good) {
+    Add(&counters_.demoted, 1);
+  } else {
+    Add(no_room ? &counters_.demotions_no_room : &counters_.demotions_failed, 1);
+  }
   // Room is needed whether or not the device takes the block. One that was used meanwhile stays;
   // when its turn comes again, it leaves by name.
   EndDemotion(job.get(), /*drop=*/!good || job->entry->rank().score == job->score);
@@ -348,12 +353,12 @@ void StoreImpl::EndDemotion(DemotionJob* job, bool drop) {
 }
 
 void StoreImpl::BeginWriteOf(NamespaceId ns) {
-  MutexLock lock(&demotions_mutex_);
+  MutexLock lock(&writes_mutex_);
   ++writes_of_[ns.value];
 }
 
 void StoreImpl::EndWriteOf(NamespaceId ns) {
-  MutexLock lock(&demotions_mutex_);
+  MutexLock lock(&writes_mutex_);
   const auto it = writes_of_.find(ns.value);
   if (--it->second == 0) writes_of_.erase(it);
 }
@@ -363,7 +368,7 @@ absl::StatusOr<uint64_t> StoreImpl::CountCold(NamespaceId ns) const {
   uint64_t writes = 0;
   {
     MutexLock space(&space_mutex_);  // whoever chooses blocks to leave has counted them
-    MutexLock lock(&demotions_mutex_);
+    MutexLock lock(&writes_mutex_);
     if (const auto it = writes_of_.find(ns.value); it != writes_of_.end()) writes = it->second;
   }
   TERRACE_ASSIGN_OR_RETURN(const uint64_t blocks, cold_->CountBlocks(ns));
@@ -427,9 +432,9 @@ void StoreImpl::StoreDurably(const BlockKey& key, BlockRef block, PersistWaiter 
 
 // --- The end
 
-void StoreImpl::CloseColdTier(absl::Duration timeout) {
-  if (cold_ == nullptr) return;
-  DemoteAll(timeout);
+LastDemotions StoreImpl::CloseColdTier(absl::Duration timeout) {
+  if (cold_ == nullptr) return {};
+  const LastDemotions last = DemoteAll(timeout);
   // None begins any more; those that end now find nobody who waits for room.
   std::deque<std::shared_ptr<FillJob>> waiting;
   {
@@ -440,9 +445,10 @@ void StoreImpl::CloseColdTier(absl::Duration timeout) {
   for (const auto& job : waiting) EndWaitingFill(job);
   cold_->Close();  // those that wait for a fill may yet ask it for more
   cold_.reset();
+  return last;
 }
 
-void StoreImpl::DemoteAll(absl::Duration timeout) {
+LastDemotions StoreImpl::DemoteAll(absl::Duration timeout) {
   const absl::Duration deadline = Clock::Real()->Now() + timeout;
   auto all = [](NamespaceId) { return true; };
   // Shared with callbacks, which may come after this returns.
@@ -450,6 +456,7 @@ void StoreImpl::DemoteAll(absl::Duration timeout) {
     Mutex mutex;
     CondVar changed;
     Leaving leaving ABSL_GUARDED_BY(mutex);
+    LastDemotions last ABSL_GUARDED_BY(mutex);
   };
   const auto in_flight = std::make_shared<Window>();
   const auto wait_below = [&](uint64_t blocks, uint64_t bytes) {
@@ -461,6 +468,7 @@ void StoreImpl::DemoteAll(absl::Duration timeout) {
     }
     return true;
   };
+  bool in_time = true;
   for (const ResidentBlock& block : Top(SIZE_MAX, all)) {
     ColdBlock cold;
     cold_->Find({&block.key, 1}, {&cold, 1});
@@ -469,28 +477,36 @@ void StoreImpl::DemoteAll(absl::Duration timeout) {
     if (!*ref) continue;
     const auto envelope = EnvelopeView::Parse(ref->envelope());
     if (!envelope.ok() || !cold_->Admits(envelope->metadata().traffic_class, true)) continue;
-    if (!wait_below(kMostLeaving, kMostLeavingBytes)) return;
     const uint64_t bytes = block.bytes;
+    in_time = in_time && wait_below(kMostLeaving, kMostLeavingBytes);
     {
       MutexLock lock(&in_flight->mutex);
-      in_flight->leaving.blocks += 1;
-      in_flight->leaving.bytes += bytes;
+      in_flight->last.lost += in_time ? 0 : 1;
+      in_flight->leaving.blocks += in_time ? 1 : 0;
+      in_flight->leaving.bytes += in_time ? bytes : 0;
     }
+    if (!in_time) continue;  // counting
     ColdPut put;
     put.key = block.key;
     put.envelope = ref->envelope();
     put.value = ref->value();
     put.score = block.score;
-    put.done = [in_flight, bytes](const absl::Status&) {
+    put.done = [in_flight, bytes](const absl::Status& status) {
       MutexLock lock(&in_flight->mutex);
       in_flight->leaving.blocks -= 1;
       in_flight->leaving.bytes -= bytes;
+      in_flight->last.blocks += status.ok() ? 1 : 0;
+      in_flight->last.bytes += status.ok() ? bytes : 0;
+      in_flight->last.lost += status.ok() ? 0 : 1;
       in_flight->changed.SignalAll();
     };
     put.released = [ref] { ref->Release(); };
     cold_->Store(std::move(put));
   }
   wait_below(1, 1);
+  MutexLock lock(&in_flight->mutex);
+  in_flight->last.lost += in_flight->leaving.blocks;
+  return in_flight->last;
 }
 
 // --- Seeing

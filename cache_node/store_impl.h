@@ -57,7 +57,7 @@ class StoreImpl final : public TieredStore {
   absl::Duration TidyAgainIn() const override;
   void SetRoomListener(std::function<void()> listener) override;
   absl::StatusOr<uint64_t> CountCold(NamespaceId ns) const override;
-  void CloseColdTier(absl::Duration timeout) override;
+  LastDemotions CloseColdTier(absl::Duration timeout) override;
   std::optional<ResidentBlock> Find(const BlockKey& key) const override;
   std::vector<ResidentBlock> Top(size_t count,
                                  const std::function<bool(NamespaceId)>& wanted) const override;
@@ -77,7 +77,8 @@ class StoreImpl final : public TieredStore {
     std::atomic<uint64_t> puts{0}, puts_existing{0}, puts_no_space{0}, puts_never_fit{0},
         puts_aborted{0};
     std::atomic<uint64_t> forgotten{0};
-    std::atomic<uint64_t> demoted{0}, demoted_by_name{0}, not_admitted{0}, demotions_failed{0};
+    std::atomic<uint64_t> demoted{0}, demoted_by_name{0}, not_admitted{0};
+    std::atomic<uint64_t> demotions_no_room{0}, demotions_failed{0};
     std::atomic<uint64_t> fills{0}, fills_failed{0}, fills_refused{0};
   };
   // A block on its way from the ssd tier into host memory, and who waits for it.
@@ -147,7 +148,7 @@ class StoreImpl final : public TieredStore {
   // Between these a block of the namespace is on its way to the ssd tier.
   void BeginWriteOf(NamespaceId ns);
   void EndWriteOf(NamespaceId ns);
-  void DemoteAll(absl::Duration timeout);
+  LastDemotions DemoteAll(absl::Duration timeout);
 
   const HostMemory memory_;
   const uint32_t max_block_bytes_;
@@ -167,10 +168,13 @@ class StoreImpl final : public TieredStore {
   std::deque<std::shared_ptr<FillJob>> waiting_fills_ ABSL_GUARDED_BY(fills_mutex_);
   absl::flat_hash_map<BlockKey, std::shared_ptr<FillJob>> fills_ ABSL_GUARDED_BY(fills_mutex_);
 
-  mutable Mutex demotions_mutex_;  // innermost; also of the jobs' fields
+  // Taken while no other is held; the listener is called under it. Also of the jobs' fields.
+  Mutex demotions_mutex_;
   Leaving leaving_ ABSL_GUARDED_BY(demotions_mutex_);
-  absl::flat_hash_map<uint64_t, uint32_t> writes_of_ ABSL_GUARDED_BY(demotions_mutex_);
   std::function<void()> room_listener_ ABSL_GUARDED_BY(demotions_mutex_);
+
+  mutable Mutex writes_mutex_;  // innermost
+  absl::flat_hash_map<uint64_t, uint32_t> writes_of_ ABSL_GUARDED_BY(writes_mutex_);
 
   std::unique_ptr<ColdTier> cold_;  // null: none
 };

@@ -109,6 +109,7 @@ void CollectTiers(const std::vector<TierStats>& tiers, std::vector<MetricSample>
                 return Samples::Named{{"written", host.demoted},
                                       {"there_already", host.demoted_by_name},
                                       {"not_admitted", host.not_admitted},
+                                      {"no_room", host.demotions_no_room},
                                       {"failed", host.demotions_failed}};
               });
   moves.AddBy(true, "terrace_fills_total", "Blocks asked of the ssd tier, by outcome", "outcome",

@@ -416,6 +416,7 @@ TierStats StoreImpl::Stats() const {
   stats.demoted = counters_.demoted.load(std::memory_order_relaxed);
   stats.demoted_by_name = counters_.demoted_by_name.load(std::memory_order_relaxed);
   stats.not_admitted = counters_.not_admitted.load(std::memory_order_relaxed);
+  stats.demotions_no_room = counters_.demotions_no_room.load(std::memory_order_relaxed);
   stats.demotions_failed = counters_.demotions_failed.load(std::memory_order_relaxed);
   stats.fills = counters_.fills.load(std::memory_order_relaxed);
   stats.fills_failed = counters_.fills_failed.load(std::memory_order_relaxed);

@@ -141,12 +141,19 @@ struct TierStats {
   uint64_t forgotten = 0;       // because somebody asked: Evict, Forget
   double turnovers = 0;         // the policy's clock
   // Host tier over an ssd tier. Blocks that left, by what became of them there: written, there
-  // already, not admitted by policy, budget or health, not written because the device failed.
-  uint64_t demoted = 0, demoted_by_name = 0, not_admitted = 0, demotions_failed = 0;
+  // already, not admitted by policy, budget or health, not written for want of room (which the
+  // tier's own eviction makes) or because the device failed.
+  uint64_t demoted = 0, demoted_by_name = 0, not_admitted = 0;
+  uint64_t demotions_no_room = 0, demotions_failed = 0;
   // Blocks read from the ssd tier, reads that failed, reads that found no room or too many others.
   uint64_t fills = 0, fills_failed = 0, fills_refused = 0;
   // Ssd tier.
   uint64_t evicted = 0, expired = 0, corrupt = 0;
+};
+
+struct LastDemotions {
+  uint64_t blocks = 0, bytes = 0;  // written
+  uint64_t lost = 0;               // blocks that were to be, without time or room for them
 };
 
 struct NamespaceUsage {
@@ -226,7 +233,7 @@ class TieredStore {
   // The end of the ssd tier: what it does not have of host memory is written to it, most valuable
   // blocks first, until done or the time is up; fills end, their waiters are called. Blocks. Nobody
   // else calls meanwhile, and Fill not any more.
-  virtual void CloseColdTier(absl::Duration timeout) = 0;
+  virtual LastDemotions CloseColdTier(absl::Duration timeout) = 0;
 
   // In the fastest tier that has it.
   virtual std::optional<ResidentBlock> Find(const BlockKey& key) const = 0;

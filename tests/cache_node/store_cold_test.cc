@@ -283,7 +283,11 @@ TEST(StoreCold, ARestartFindsEverythingAndTheEndWritesWhatIsMissing) {
     Room room(store.get());
     PutMany(store.get(), &room, 0, 300);
     store->SetRoomListener(nullptr);
-    store->CloseColdTier(absl::Seconds(20));
+    const uint64_t demoted = store->Stats().demoted;
+    const LastDemotions last = store->CloseColdTier(absl::Seconds(20));
+    EXPECT_EQ(demoted + last.blocks, 300);
+    EXPECT_EQ(last.bytes, last.blocks * kShape.length);
+    EXPECT_EQ(last.lost, 0);
   }
   const auto store = MakeStore(OpenTier(path));
   Room room(store.get());
