@@ -1,5 +1,6 @@
 #include "cache_node/ssd_folders.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -21,7 +22,7 @@ absl::StatusOr<SsdFolder> ParseSsdFolder(std::string_view text) {
       folder = {std::string(text.substr(0, colon)), *bytes};
     } else if (meant) {
       const std::string why =
-          bytes.ok() ? "an empty folder" : std::string(bytes.status().message());
+          bytes.ok() ? "a budget of nothing" : std::string(bytes.status().message());
       return absl::InvalidArgumentError(fmt::format(
           "'{}': {}; expected PATH or PATH:BYTES, as in /mnt/nvme0/terrace:800GiB", text, why));
     }
@@ -30,6 +31,10 @@ absl::StatusOr<SsdFolder> ParseSsdFolder(std::string_view text) {
   if (folder.bytes != 0 && folder.bytes < kMinSsdBytes) {
     return absl::InvalidArgumentError(
         fmt::format("'{}': at least {} are needed", text, FormatBytes(kMinSsdBytes)));
+  }
+  if (folder.bytes > kMaxSsdBytes) {
+    return absl::InvalidArgumentError(fmt::format("'{}': at most {} are possible in one folder",
+                                                  text, FormatBytes(kMaxSsdBytes)));
   }
   return folder;
 }
@@ -60,7 +65,7 @@ absl::StatusOr<uint64_t> DefaultSsdBytes(const std::string& path) {
     return absl::UnavailableError(
         fmt::format("{}: {}; give the size as PATH:BYTES", path, error.message()));
   }
-  return space.capacity / 5 * 4;
+  return std::min<uint64_t>(space.capacity / 5 * 4, kMaxSsdBytes);
 }
 
 }  // namespace terrace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "storage/cold_folder.h"
 
 namespace terrace {
 
@@ -17,6 +18,7 @@ struct SsdFolder {
 
 // Of a folder of the ssd tier: below this it holds too little to be worth its catalogue.
 constexpr uint64_t kMinSsdBytes = 256 << 20;
+constexpr uint64_t kMaxSsdBytes = kMaxFolderBytes;
 
 // Everything after the last colon is a size where it reads as one. InvalidArgument says what is
 // wrong; names no flag.

@@ -41,10 +41,12 @@ CLI::Option* AddParsed(CLI::App* app, const std::string& name, T* target, const 
       ->take_last();
 }
 
-// A key once, with one value: CLI11 itself takes the last of several, and reads what is not there
-// of an empty list.
+// A key once, with one value, or a list where the flag may be repeated: CLI11 itself takes the last
+// of several, and reads what is not there of an empty list.
 class StrictConfig : public CLI::ConfigTOML {
  public:
+  explicit StrictConfig(const CLI::App* app) : app_(app) {}
+
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(input);
     // A section's beginning and end; what stands in it keeps its name.
@@ -52,8 +54,13 @@ class StrictConfig : public CLI::ConfigTOML {
     std::set<std::string> seen;
     for (const CLI::ConfigItem& item : items) {
       const std::string name = item.fullname();
-      if (item.inputs.size() != 1 || !seen.insert(name).second) {
-        throw CLI::ConfigError(name + ": exactly one value is needed", kCode);
+      const CLI::Option* option = app_->get_option_no_throw("--" + name);
+      const bool list =
+          option != nullptr && option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll;
+      if (!seen.insert(name).second || item.inputs.empty() || (item.inputs.size() > 1 && !list)) {
+        throw CLI::ConfigError(name + (list ? R"(: one list is needed, as in ["a", "b"])"
+                                            : ": exactly one value is needed"),
+                               kCode);
       }
     }
     return items;
@@ -61,6 +68,8 @@ class StrictConfig : public CLI::ConfigTOML {
 
  private:
   static constexpr CLI::ExitCodes kCode = CLI::ExitCodes::ConfigError;
+
+  const CLI::App* const app_;
 };
 
 }  // namespace
@@ -137,7 +146,7 @@ void Flags::AddConfigFile() {
       ->check(CLI::ExistingFile)
       ->type_name("FILE");
   impl_->app->allow_config_extras(CLI::config_extras_mode::error);
-  impl_->app->config_formatter(std::make_shared<StrictConfig>());
+  impl_->app->config_formatter(std::make_shared<StrictConfig>(impl_->app));
 }
 
 void Flags::Footer(const std::string& text) { impl_->app->footer(text); }

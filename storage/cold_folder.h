@@ -53,6 +53,9 @@ struct ColdFolderOptions {
   rocksdb::Env* env = nullptr;  // null: the real one
 };
 
+// Page numbers have 32 bits.
+constexpr uint64_t kMaxFolderBytes = uint64_t{kPageBytes} << 32;
+
 // Of the budget, the part that the catalogue may take.
 uint64_t CatalogueShare(uint64_t budget_bytes);
 // 512 MiB, halved while fewer than eight would fit and 128 MiB is not reached.

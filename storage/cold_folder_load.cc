@@ -20,7 +20,6 @@ constexpr uint64_t kUsualExtentBytes = 512 << 20;
 constexpr uint64_t kLeastExtentBytes = 128 << 20;
 constexpr uint64_t kLeastExtents = 8;
 constexpr uint64_t kLeastBudget = 64 << 20;
-constexpr uint64_t kMostBudget = uint64_t{kPageBytes} << 32;  // page numbers have 32 bits
 constexpr uint32_t kIoDepth = 128;
 constexpr size_t kRecordsPerStep = 512;
 constexpr size_t kReadyChunks = 2;
@@ -39,10 +38,10 @@ absl::Status Validate(const ColdFolderOptions& options) {
   if (extent % kPageBytes != 0 || extent > kGiB) {
     return absl::InvalidArgumentError("ssd: extent_bytes must be pages, at most 1 GiB");
   }
-  if (options.budget_bytes > kMostBudget) {
+  if (options.budget_bytes > kMaxFolderBytes) {
     return absl::InvalidArgumentError(
         fmt::format("ssd: budget_bytes is {}; at most {} is possible in one folder",
-                    options.budget_bytes, kMostBudget));
+                    options.budget_bytes, kMaxFolderBytes));
   }
   return absl::OkStatus();
 }

@@ -115,6 +115,10 @@ absl::StatusOr<FolderLock> FolderLock::Take(const std::string& folder) {
   const bool made = std::filesystem::create_directories(folder, error);
   if (made) std::filesystem::permissions(folder, std::filesystem::perms::owner_all, error);
   if (error) return FileError("making", folder, error.value());
+  // Nothing is put into what is somebody else's.
+  if (!std::filesystem::exists(folder + "/" + kIdentityFile, error)) {
+    TERRACE_RETURN_IF_ERROR(CheckEmpty(folder));
+  }
   const std::string path = folder + "/" + kLockFile;
   const int fd = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
   if (fd < 0) return FileError("opening", path, errno);

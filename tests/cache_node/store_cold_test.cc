@@ -534,7 +534,7 @@ TEST(SsdFolders, ReadPathAndSize) {
   EXPECT_EQ(ParseSsdFolder("/a/b:1GiB")->bytes, uint64_t{1} << 30);
   EXPECT_EQ(ParseSsdFolder("/a:b:1GiB")->path, "/a:b");
   EXPECT_EQ(ParseSsdFolder("/a:b")->path, "/a:b");
-  for (const char* wrong : {"", ":1GiB", "/a:", "/a:1gigabyte", "/a:4096"}) {
+  for (const char* wrong : {"", ":1GiB", "/a:", "/a:1gigabyte", "/a:4096", "/a:17TiB"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseSsdFolder(wrong).status())) << wrong;
   }
   EXPECT_TRUE(absl::IsInvalidArgument(ParseSsdFolders({"/a", "/b/../a"}).status()));

@@ -14,6 +14,7 @@ struct Values {
   uint64_t count = 3;
   std::string name = "x";
   bool loud = false;
+  std::vector<std::string> places;
 };
 
 class FlagsTest : public testing::Test {
@@ -25,6 +26,7 @@ class FlagsTest : public testing::Test {
     flags.AddUint("--count", &values_.count, "a count", 1, 10);
     flags.AddChoice("--name", &values_.name, "a name", {"x", "y"});
     flags.AddBool("--loud", &values_.loud, "a switch");
+    flags.AddStrings("--place", &values_.places, "a place, repeatable");
     flags.AddConfigFile();
     arguments.insert(arguments.begin(), "program");
     testing::internal::CaptureStderr();
@@ -81,6 +83,22 @@ TEST_F(FlagsTest, ConfigFileHasTheSameNamesAndTheCommandLineWins) {
   EXPECT_EQ(values_.size, 3u << 20);
   EXPECT_EQ(values_.count, 8u);
   EXPECT_TRUE(values_.loud);
+}
+
+TEST_F(FlagsTest, ARepeatableFlagIsAListInTheConfigFile) {
+  const std::string two = ConfigFile("place = [\"/a:1GiB\", \"/b\"]\ncount = 7\n");
+  EXPECT_EQ(Parse({"--config", two.c_str()}), std::nullopt) << error_;
+  EXPECT_EQ(values_.places, (std::vector<std::string>{"/a:1GiB", "/b"}));
+  EXPECT_EQ(values_.count, 7u);
+  const std::string one = ConfigFile("place = \"/c\"\n");
+  values_.places.clear();
+  EXPECT_EQ(Parse({"--config", one.c_str()}), std::nullopt) << error_;
+  EXPECT_EQ(values_.places, std::vector<std::string>{"/c"});
+  for (const char* text : {"place = []\n", "place = \"/a\"\ncount = 7\nplace = \"/b\"\n"}) {
+    const std::string wrong = ConfigFile(text);
+    EXPECT_EQ(Parse({"--config", wrong.c_str()}), 2) << text;
+    EXPECT_NE(error_.find("one list is needed"), std::string::npos) << error_;
+  }
 }
 
 TEST_F(FlagsTest, ATypoInTheConfigFileIsNamed) {

@@ -177,6 +177,7 @@ TEST(ColdFolder, RefusesForeignFoldersAndLaterFormats) {
   TempFolder temp;
   std::ofstream(temp.path() + "/holiday.jpg") << "x";
   EXPECT_TRUE(absl::IsFailedPrecondition(ColdFolder::Open(SmallFolder(temp.path())).status()));
+  EXPECT_FALSE(std::filesystem::exists(temp.path() + "/lock")) << "nothing is put into it";
   TempFolder later;
   std::ofstream(later.path() + "/terrace-ssd") << "format 2\nwhatever\n";
   const absl::Status refused = ColdFolder::Open(SmallFolder(later.path())).status();
