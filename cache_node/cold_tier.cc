@@ -93,17 +93,18 @@ bool ColdTier::Admits(TrafficClass traffic_class, bool seen_again) const {
 void ColdTier::Store(ColdPut put) {
   const uint64_t bytes = put.value.size();
   pace_.Spend(bytes);
+  budget_.Spend(bytes);  // before it is written: many are on their way at once
   put.score += clock_.Now();
   if (options_.max_age > absl::ZeroDuration()) {
     put.expires_at =
         static_cast<uint32_t>(std::time(nullptr) + absl::ToInt64Seconds(options_.max_age));
   }
   put.done = [this, bytes, done = std::move(put.done)](absl::Status status) mutable {
+    if (!status.ok()) budget_.Return(bytes);
     if (absl::IsResourceExhausted(status)) {
       wanted_length_.store(static_cast<uint32_t>(bytes), std::memory_order_relaxed);
       Wake();
     } else if (status.ok()) {
-      budget_.Spend(bytes);
       const uint64_t before = stored_since_look_.fetch_add(bytes, std::memory_order_relaxed);
       if (before / kLookEvery != (before + bytes) / kLookEvery) Wake();
     }

@@ -18,6 +18,13 @@ absl::Duration WriteAllowance::Wait() const {
   return absl::Seconds(-left_ / rate_) + absl::Milliseconds(1);  // something, not nothing
 }
 
+void WriteAllowance::Return(uint64_t bytes) {
+  if (rate_ == 0) return;
+  MutexLock lock(&mutex_);
+  RefillLocked();
+  left_ = std::min(burst_, left_ + static_cast<double>(bytes));
+}
+
 void WriteAllowance::Spend(uint64_t bytes) {
   if (rate_ == 0) return;
   MutexLock lock(&mutex_);

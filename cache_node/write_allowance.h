@@ -20,6 +20,8 @@ class WriteAllowance {
   absl::Duration Wait() const;
   // Was written, or will be. More than there is delays what follows.
   void Spend(uint64_t bytes);
+  // Was spent, and not written after all.
+  void Return(uint64_t bytes);
 
  private:
   void RefillLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -391,7 +391,7 @@ TEST(StoreCold, PolicyAndBudgetDecideWhatIsWritten) {
   Room room(store.get());
   PutMany(store.get(), &room, 0, 300);
   EXPECT_GT(store->Stats().not_admitted, 0);
-  EXPECT_LT(store->Tiers()[1].blocks, 100);
+  EXPECT_LE(store->Tiers()[1].blocks, 6 + 1) << "the last one may go over";
 }
 
 TEST(StoreCold, OverTheRateBlocksWaitInHostMemoryForTheirTurn) {
