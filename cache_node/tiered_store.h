@@ -231,8 +231,8 @@ class TieredStore {
   // Empty: nobody; after that return the last one is not called any more.
   virtual void SetRoomListener(std::function<void()> listener) = 0;
   // The end of the ssd tier: what it does not have of host memory is written to it, most valuable
-  // blocks first, until done or the time is up; fills end, their waiters are called. Blocks. Nobody
-  // else calls meanwhile, and Fill not any more.
+  // blocks first, until done or the time is up; fills end, their waiters are called. Returns what
+  // became of those blocks. Blocks. Nobody else calls meanwhile, and Fill not any more.
   virtual LastDemotions CloseColdTier(absl::Duration timeout) = 0;
 
   // In the fastest tier that has it.

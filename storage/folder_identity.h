@@ -34,7 +34,8 @@ absl::StatusOr<FolderIdentity> ParseIdentity(std::string_view text);
 // Held as long as the object lives; a process that dies lets go of it.
 class FolderLock {
  public:
-  // Makes the folder if it is absent. FailedPrecondition when another process holds the lock,
+  // Makes the folder if it is absent. FailedPrecondition when another process holds the lock, or
+  // when there is no identity and the folder holds anything else, which is left as it is;
   // PermissionDenied when the folder cannot be written.
   static absl::StatusOr<FolderLock> Take(const std::string& folder);
   FolderLock(FolderLock&& other) noexcept;

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <thread>
 
@@ -108,6 +109,13 @@ class Room {
   uint64_t left_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
+// Requests of this kind do not come back until they are released.
+std::function<IoFault(const IoRequest&)> Holding(IoKind kind) {
+  return [kind](const IoRequest& request) {
+    return request.kind == kind ? IoFault{IoFault::kHold} : IoFault{};
+  };
+}
+
 void PutMany(TieredStore* store, Room* room, uint64_t begin, uint64_t end) {
   for (uint64_t i = begin; i < end; ++i) {
     ASSERT_EQ(PutBlock(store, TestKey(i), kShape), ReserveOutcome::kReserved) << i;
@@ -156,9 +164,7 @@ TEST(StoreCold, OneReadHoweverManyWait) {
   const auto store = MakeStore(OpenTier(folder.path() + "/ssd", std::move(io)));
   Room room(store.get());
   PutMany(store.get(), &room, 0, 200);
-  disk->SetScript([](const IoRequest& request) {
-    return IoFault{request.kind == IoKind::kRead ? IoFault::kHold : IoFault::kNone};
-  });
+  disk->SetScript(Holding(IoKind::kRead));
   std::vector<Filled> waiting;
   for (int i = 0; i < 64; ++i) waiting.emplace_back(store.get(), TestKey(0));
   EXPECT_EQ(Filled(store.get(), TestKey(0)).outcome(), FillOutcome::kBusy) << "waiters are bounded";
@@ -327,9 +333,7 @@ TEST(StoreCold, ADeletionIsNotOverWhileBlocksAreOnTheirWayToTheDisk) {
   FaultyFileIo* const disk = io.get();
   const auto store = MakeStore(OpenTier(folder.path() + "/ssd", std::move(io)));
   for (uint64_t i = 0; i < 150; ++i) PutBlock(store.get(), TestKey(i), kShape);
-  disk->SetScript([](const IoRequest& request) {
-    return request.kind == IoKind::kWrite ? IoFault{IoFault::kHold} : IoFault{};
-  });
+  disk->SetScript(Holding(IoKind::kWrite));
   Room room(store.get());
   store->Tidy();
   ASSERT_TRUE(disk->WaitForHeld(1));
@@ -351,9 +355,7 @@ TEST(StoreCold, WhoWaitsForAFillWhileTheTierClosesIsAnswered) {
     PutMany(store.get(), &room, 0, 200);
   }
   ASSERT_FALSE(store->Acquire(TestKey(0)));
-  disk->SetScript([](const IoRequest& request) {
-    return request.kind == IoKind::kRead ? IoFault{IoFault::kHold} : IoFault{};
-  });
+  disk->SetScript(Holding(IoKind::kRead));
   std::optional<PersistOutcome> outcome;
   store->Persist(TestKey(0), [&](PersistOutcome told) { outcome = told; });
   ASSERT_TRUE(disk->WaitForHeld(1));
