@@ -24,10 +24,11 @@ namespace {
 constexpr uint64_t kAlignment = 2 << 20;
 constexpr uint64_t kPageBytes = 4096;
 
-absl::Status TooMuch(uint64_t size, uint64_t available, std::string_view what) {
+absl::Status TooMuch(std::string_view what, uint64_t size, std::string_view limit,
+                     uint64_t available) {
   return absl::ResourceExhaustedError(
-      fmt::format("host_bytes is {} ({:.1f} GiB), but {} leaves only {} ({:.1f} GiB)", size,
-                  static_cast<double>(size) / (1 << 30), what, available,
+      fmt::format("{} {} ({:.1f} GiB), but {} leaves only {} ({:.1f} GiB)", what, size,
+                  static_cast<double>(size) / (1 << 30), limit, available,
                   static_cast<double>(available) / (1 << 30)));
 }
 
@@ -91,19 +92,19 @@ std::optional<uint64_t> CgroupHeadroom() {
 
 }  // namespace
 
-absl::Status HostMemory::Check(uint64_t size) {
+absl::Status HostMemory::Check(uint64_t size, std::string_view what) {
   rlimit address_space{};
   if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {
     const uint64_t used = ReadNumber("/proc/self/statm").value_or(0) * kPageBytes;
     const uint64_t left = address_space.rlim_cur - std::min<uint64_t>(address_space.rlim_cur, used);
-    if (size + kAlignment > left) return TooMuch(size, left, "the limit of address space");
+    if (size + kAlignment > left) return TooMuch(what, size, "the limit of address space", left);
   }
   if (const auto left = CgroupHeadroom(); left && size > *left) {
-    return TooMuch(size, *left, "the control group's memory limit");
+    return TooMuch(what, size, "the control group's memory limit", *left);
   }
   const auto available_kib = ReadField("/proc/meminfo", "MemAvailable:");
   if (available_kib && size > *available_kib * 1024) {
-    return TooMuch(size, *available_kib * 1024, "the machine's memory");
+    return TooMuch(what, size, "the machine's memory", *available_kib * 1024);
   }
   return absl::OkStatus();
 }

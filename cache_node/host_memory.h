@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -25,10 +26,9 @@ class HostMemory {
   }
   ~HostMemory();
 
-  // Whether Create(size) would find the memory now. ResourceExhausted names host_bytes, what was
-  // asked and what there is: address space (RLIMIT_AS), the control group's limit or the machine's
-  // available memory.
-  static absl::Status Check(uint64_t size);
+  // Whether `size` bytes are there now. ResourceExhausted tells `what` is wanted, and what there
+  // is: address space (RLIMIT_AS), the control group's limit or the machine's available memory.
+  static absl::Status Check(uint64_t size, std::string_view what = "host_bytes is");
   // `size` is a positive multiple of 4 KiB. Blocks while the memory is touched, about 4 s per GiB
   // in a virtual machine. Errors of Check.
   static absl::StatusOr<HostMemory> Create(uint64_t size, const TouchProgress& progress);

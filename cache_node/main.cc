@@ -37,6 +37,12 @@ void PrintMemory(std::FILE* out, const NodeOptions& options) {
     sum += item.bytes;
   }
   PrintTo(out, "memory: {:>10}  in all\n", FormatBytes(sum));
+  // Only the host tier is taken at start. How far the rest grows depends on what clients store.
+  if (!HostMemory::Check(options.host_bytes).ok()) return;  // told elsewhere
+  if (absl::Status there = HostMemory::Check(sum, "all of it is"); !there.ok()) {
+    PrintTo(stderr, "terraced: warning: memory: {}; lower --host-bytes or --ssd\n",
+            std::string(there.message()));
+  }
 }
 
 void PrintSsd(const NodeOptions& options) {

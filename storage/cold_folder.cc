@@ -480,6 +480,7 @@ uint64_t ColdFolder::CountWrites(NamespaceId ns, bool doom) {
     if (doom) table_[write->index].doomed = 1;
     ++count;
   }
+  for (const Departure& one : uncertain_) count += one.key.ns == ns ? 1 : 0;
   return count;
 }
 
@@ -615,6 +616,7 @@ ColdFolderStats ColdFolder::Stats() const {
   MutexLock lock(&mutex_);
   ColdFolderStats stats = stats_;
   stats.path = options_.path;
+  if (trouble_) stats.problem = trouble_->why;
   stats.loaded = loaded_;
   stats.budget_bytes = options_.budget_bytes;
   stats.slot_budget_bytes = max_extents_ * extents_.extent_bytes();

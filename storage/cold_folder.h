@@ -87,8 +87,8 @@ class ColdFolder {
   // Blocks of these keys are invisible at once and not in the catalogue at return (those being
   // written then: when their writing ends). Blocks. On an error those of the failed batch may stay.
   absl::Status Delete(std::span<const BlockKey> keys, ColdLeave why);
-  // New blocks of a namespace that are being written now; with `doom` they leave when their writing
-  // ends.
+  // New blocks of a namespace that are being written now, or whose commit failed and which may
+  // therefore be in the catalogue; with `doom` the former leave when their writing ends.
   uint64_t CountWrites(NamespaceId ns, bool doom);
   // One more use at `moment` for each block that is here (storage/frequency.h).
   void Touch(std::span<const BlockKey> keys, double moment);
@@ -136,6 +136,11 @@ class ColdFolder {
   struct Departure {
     BlockKey key;
     Index index;
+  };
+  struct WriteTrouble {
+    absl::Duration since;  // by the clock
+    uint64_t puts = 0;     // had succeeded by the last error
+    std::string why;
   };
 
   ColdFolder(ColdFolderOptions options, FolderLock lock, const FolderIdentity& identity);
@@ -192,11 +197,13 @@ class ColdFolder {
   void UncommittedLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WritesFailedLocked(const absl::Status& why, absl::Duration pause)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CommittedLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // cold_folder_load.cc: start.
   absl::Status OpenCatalogue();
   absl::Status OpenExtents();
   void Load();
+  void TellLoaded(absl::Duration took) const;
   absl::Status LoadTable();
   absl::Status LoadRecords(std::span<const std::pair<BlockKey, BlockRecord>> records);
   absl::Status LoadScores();
@@ -247,8 +254,9 @@ class ColdFolder {
   bool data_sync_failed_ ABSL_GUARDED_BY(mutex_) = false;  // ever
   bool keeper_idle_ ABSL_GUARDED_BY(mutex_) = false;
   bool uncommitted_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Duration writes_resume_ ABSL_GUARDED_BY(mutex_);  // by the clock; before: not tried
-  uint32_t write_errors_ ABSL_GUARDED_BY(mutex_) = 0;     // in a row
+  absl::Duration writes_resume_ ABSL_GUARDED_BY(mutex_);         // by the clock; before: not tried
+  std::optional<WriteTrouble> trouble_ ABSL_GUARDED_BY(mutex_);  // until a write succeeds again
+  uint32_t write_errors_ ABSL_GUARDED_BY(mutex_) = 0;            // in a row
   bool catalogue_full_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Duration extents_resume_ ABSL_GUARDED_BY(mutex_);
   double policy_clock_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -34,10 +34,22 @@ std::string ScoresNote(uint32_t number) { return fmt::format("{}{:08x}", kScores
 
 void ColdFolder::WritesFailedLocked(const absl::Status& why, absl::Duration pause) {
   const absl::Duration now = options_.clock->Now();
-  if (writes_resume_ <= now) {
-    Log(LogLevel::kWarning, "ssd", "{}: writes fail: {}", options_.path, why.ToString());
-  }
   writes_resume_ = now + pause;
+  if (!trouble_) {
+    Log(LogLevel::kWarning, "ssd", "{}: writes fail: {}; they are tried again each {}",
+        options_.path, why.ToString(), absl::FormatDuration(pause));
+    trouble_ = WriteTrouble{.since = now};
+  }
+  trouble_->puts = stats_.puts;
+  trouble_->why = why.ToString();
+}
+
+// What was written before the error proves nothing.
+void ColdFolder::CommittedLocked() {
+  if (!trouble_ || stats_.puts == trouble_->puts) return;
+  Log(LogLevel::kInfo, "ssd", "{}: writes go again after {}", options_.path,
+      absl::FormatDuration(options_.clock->Now() - trouble_->since));
+  trouble_.reset();
 }
 
 // A busy keeper comes by within the commit interval; waking it sooner would make small commits.
@@ -120,16 +132,14 @@ void ColdFolder::DropUncertain() {
   {
     MutexLock lock(&mutex_);
     if (writes_resume_ > options_.clock->Now()) return;
-    uncertain = std::exchange(uncertain_, {});
+    uncertain = uncertain_;
     for (const Departure& one : uncertain) batch.Delete(one.key, table_[one.index].place());
   }
   if (batch.empty()) return;
   const absl::Status dropped = catalogue_->Commit(&batch);
   MutexLock lock(&mutex_);
-  if (!dropped.ok()) {
-    uncertain_.insert(uncertain_.end(), uncertain.begin(), uncertain.end());
-    return WritesFailedLocked(dropped, kCataloguePause);
-  }
+  if (!dropped.ok()) return WritesFailedLocked(dropped, kCataloguePause);
+  uncertain_.erase(uncertain_.begin(), uncertain_.begin() + uncertain.size());
   for (const Departure& one : uncertain) {
     const ColdEntry& entry = table_[one.index];
     if (entry.inlined) {
@@ -216,6 +226,7 @@ void ColdFolder::Commit() {
     data_sync_failed_ |= !data_synced.ok() && !options_.io->direct();
     if (synced.ok()) {
       commits_done_ = ticket;
+      CommittedLocked();
     } else {
       for (const uint32_t extent : dirty) extents_.MarkDirty(extents_.FirstPage(extent));
       uncommitted_ = true;

@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "proto/log.h"
 #include "proto/status.h"
+#include "proto/units.h"
 #include "storage/cold_folder.h"
 #include "storage/cold_operation.h"
 
@@ -150,6 +151,13 @@ absl::StatusOr<std::unique_ptr<ColdFolder>> ColdFolder::Open(ColdFolderOptions o
   std::unique_ptr<ColdFolder> folder(new ColdFolder(std::move(options), std::move(lock), identity));
   TERRACE_RETURN_IF_ERROR(folder->OpenCatalogue());
   TERRACE_RETURN_IF_ERROR(folder->OpenExtents());
+  {
+    MutexLock lock(&folder->mutex_);
+    Log(LogLevel::kInfo, "ssd", "{}: {}, {} of {} extents of {}, budget {}", folder->options_.path,
+        identity.folder_id == wanted.folder_id ? "a new folder" : "found", folder->extents_.count(),
+        folder->max_extents_, FormatBytes(identity.extent_bytes),
+        FormatBytes(folder->options_.budget_bytes));
+  }
   ColdFolder* const self = folder.get();
   self->reader_ = std::thread([self] { self->ReadInlines(); });
   self->writer_ = std::thread([self] { self->Write(); });
@@ -273,6 +281,7 @@ absl::Status ColdFolder::OpenExtents() {
 }
 
 void ColdFolder::Load() {
+  const absl::Duration begin = options_.clock->Now();
   absl::Status loaded = rebuild_ ? Rebuild() : LoadTable();
   if (loaded.ok() && !Ending()) loaded = LoadScores();
   if (loaded.ok() && !Ending()) loaded = EndDeletions();
@@ -291,12 +300,27 @@ void ColdFolder::Load() {
   fs::remove_all(options_.path + "/" + kBrokenCatalogue, error);
   uint64_t extra = max_extents_;
   while (options_.io->Remove(ExtentPath(extra)).ok()) ++extra;
+  TellLoaded(options_.clock->Now() - begin);
   MutexLock lock(&mutex_);
   loaded_ = true;
   stats_.rebuilding = false;
   stats_.load_progress = 1;
   deleted_while_loading_.clear();
   changed_.SignalAll();
+}
+
+void ColdFolder::TellLoaded(absl::Duration took) const {
+  MutexLock lock(&mutex_);
+  if (table_.here() == 0 && !rebuild_ && stats_.lost_at_load == 0) return;  // a new folder
+  Log(LogLevel::kInfo, "ssd", "{}: {} blocks {}, {}, in {}", options_.path,
+      FormatCount(table_.here()), rebuild_ ? "found in the extents" : "loaded",
+      FormatBytes(stats_.value_bytes),
+      absl::FormatDuration(absl::Trunc(took, absl::Milliseconds(1))));
+  if (stats_.lost_at_load > 0) {
+    Log(LogLevel::kWarning, "ssd",
+        "{}: {} blocks of the catalogue lay in no extent and are gone (a budget that shrank?)",
+        options_.path, FormatCount(stats_.lost_at_load));
+  }
 }
 
 // Slots of blocks deleted while loading are free once it has ended, so by then their deletion is

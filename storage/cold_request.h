@@ -91,6 +91,7 @@ enum class FolderHealth : uint8_t {
 struct ColdFolderStats {
   std::string path;
   FolderHealth health = FolderHealth::kHealthy;
+  std::string problem;  // the last error of writes, while none has succeeded since; or empty
   bool loaded = false;
   bool rebuilding = false;
   double load_progress = 0;  // 0 to 1

@@ -112,6 +112,13 @@ TEST(TerracedTest, MemoryThatIsNotThereIsAWarningOfTheCheckAndAnErrorOfTheStart)
   Ended start = RunToEnd(Command({"--host-bytes=100TiB"}));
   EXPECT_EQ(start.code, 1);
   EXPECT_THAT(start.errors, HasSubstr("terraced: --host-bytes: host_bytes is "));
+  const std::string top = testing::TempDir() + "terrace_memory_";
+  std::vector<std::string> arguments = {"--check-config", "--host-bytes=64MiB"};
+  for (int i = 0; i < 200; ++i) arguments.push_back(fmt::format("--ssd={}{}:16TiB", top, i));
+  Ended large = RunToEnd(Command(arguments));
+  EXPECT_EQ(large.code, 0);
+  EXPECT_THAT(large.errors, testing::ContainsRegex("warning: memory: all of it is .* leaves only "
+                                                   ".*; lower --host-bytes or --ssd"));
 }
 
 TEST(TerracedTest, WrongConfigurationsEndWithTwoAndNameTheFlag) {

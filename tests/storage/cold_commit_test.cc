@@ -39,8 +39,10 @@ TEST_F(ColdCommit, ABlockWhoseCommitFailedKeepsItsSlotUntilItsDeletionIsLogged) 
   EXPECT_EQ(folder_->Stats().occupied_bytes, 17 * 4096);
   EXPECT_TRUE(absl::IsNotFound(GetAndCheck(*folder_, block.key)));
   EXPECT_FALSE(PutAndWait(*folder_, block).ok());
+  EXPECT_EQ(folder_->CountWrites(block.key.ns, /*doom=*/false), 1);  // it may come back
   system_->fails = false;
   EXPECT_TRUE(Eventually([&] { return folder_->Stats().occupied_bytes == 0; }));
+  EXPECT_EQ(folder_->CountWrites(block.key.ns, /*doom=*/false), 0);
   EXPECT_EQ(PutAtLast(block), absl::OkStatus());
   EXPECT_EQ(GetAndCheck(*folder_, block.key), absl::OkStatus());
   EXPECT_EQ(folder_->Stats().value_bytes, kLength);

@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "storage/faulty_file_io.h"
 #include "tests/storage/cold_support.h"
@@ -61,11 +62,13 @@ TEST_F(ColdFault, WritesRestAfterErrorsInARowAndComeBack) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(absl::IsUnavailable(PutAndWait(*folder_, block)));
   EXPECT_FALSE(folder_->AcceptsWrites());
   EXPECT_EQ(folder_->Stats().health, FolderHealth::kWritesFail);
+  EXPECT_THAT(folder_->Stats().problem, ::testing::HasSubstr("UNAVAILABLE"));
   EXPECT_TRUE(absl::IsUnavailable(PutAndWait(*folder_, block)));
   EXPECT_EQ(GetAndCheck(*folder_, KeyOf(0)), absl::OkStatus());  // reads go on
   clock_.Advance(absl::Seconds(5));
-  EXPECT_EQ(PutAndWait(*folder_, block), absl::OkStatus());
+  EXPECT_EQ(PutAndWait(*folder_, block, /*durable=*/true), absl::OkStatus());
   EXPECT_EQ(folder_->Stats().health, FolderHealth::kHealthy);
+  EXPECT_EQ(folder_->Stats().problem, "");
 }
 
 // Who gives up blocks for want of a slot must not do so for this.
