@@ -1,7 +1,9 @@
 #include "cache_node/host_memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -138,10 +140,11 @@ void Touch(MutableByteSpan bytes, const TouchProgress& progress) {
 
 }  // namespace
 
-absl::StatusOr<HostMemory> HostMemory::Create(uint64_t size, const TouchProgress& progress) {
+absl::StatusOr<HostMemory> HostMemory::Create(uint64_t size, uint64_t chunk_bytes,
+                                              const TouchProgress& progress) {
   TERRACE_RETURN_IF_ERROR(Check(size));
   const uint64_t mapped = size + kAlignment;
-  void* raw = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* raw = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) {
     return absl::ResourceExhaustedError(
         fmt::format("host_bytes is {}: mmap failed: {}", size, std::strerror(errno)));
@@ -152,14 +155,83 @@ absl::StatusOr<HostMemory> HostMemory::Create(uint64_t size, const TouchProgress
       (kAlignment - reinterpret_cast<uintptr_t>(begin) % kAlignment) % kAlignment;
   if (front > 0) munmap(begin, front);
   munmap(begin + front + size, kAlignment - front);
-  HostMemory memory(MutableByteSpan(begin + front, size));
-  madvise(begin + front, size, MADV_HUGEPAGE);  // a wish: without it pages are small
+  HostMemory memory;
+  memory.bytes_ = MutableByteSpan(begin + front, size);
+  memory.chunk_bytes_ = chunk_bytes;
+  memory.file_of_.assign(size / chunk_bytes, 0);
+  TERRACE_RETURN_IF_ERROR(memory.AddFile());
+  TERRACE_RETURN_IF_ERROR(memory.Map(0, size, memory.files_[0].fd.get()));
   Touch(memory.bytes(), progress);
   return memory;
 }
 
 HostMemory::~HostMemory() {
   if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
+}
+
+// Nobody can make it shorter or longer, whatever descriptor he has: that would kill who reads it.
+absl::Status HostMemory::AddFile() {
+  Descriptor fd(memfd_create("terrace-host-tier", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ftruncate(fd.get(), static_cast<off_t>(bytes_.size())) != 0 ||
+      fchmod(fd.get(), S_IRUSR) != 0 ||
+      fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return absl::ResourceExhaustedError(
+        fmt::format("shared memory for the host tier: {}", std::strerror(errno)));
+  }
+  files_.push_back({.fd = std::move(fd)});
+  return absl::OkStatus();
+}
+
+absl::Status HostMemory::Map(uint64_t offset, uint64_t bytes, int fd) {
+  std::byte* const at = bytes_.data() + offset;
+  if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+           static_cast<off_t>(offset)) == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        fmt::format("mapping {} bytes of shared memory: {}", bytes, std::strerror(errno)));
+  }
+  madvise(at, bytes, MADV_HUGEPAGE);  // a wish: without it pages are small
+  return absl::OkStatus();
+}
+
+absl::StatusOr<size_t> HostMemory::FileOf(uint32_t tenant) {
+  for (size_t i = 0; i < files_.size(); ++i) {
+    if (files_[i].taken && files_[i].tenant == tenant) return i;
+  }
+  if (files_.back().taken) TERRACE_RETURN_IF_ERROR(AddFile());
+  files_.back().tenant = tenant;
+  files_.back().taken = true;
+  return files_.size() - 1;
+}
+
+absl::Status HostMemory::Give(uint64_t offset, uint64_t bytes, uint32_t tenant) {
+  TERRACE_ASSIGN_OR_RETURN(const size_t to, FileOf(tenant));
+  const uint64_t end = (offset + bytes + chunk_bytes_ - 1) / chunk_bytes_;
+  for (uint64_t first = offset / chunk_bytes_; first < end;) {
+    const uint32_t from = file_of_[first];
+    uint64_t last = first + 1;
+    while (last < end && file_of_[last] == from) ++last;
+    if (from != to) {
+      const uint64_t at = first * chunk_bytes_, length = (last - first) * chunk_bytes_;
+      TERRACE_RETURN_IF_ERROR(Map(at, length, files_[to].fd.get()));
+      fallocate(files_[from].fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                static_cast<off_t>(at), static_cast<off_t>(length));
+      std::fill_n(file_of_.begin() + static_cast<ptrdiff_t>(first), last - first, to);
+    }
+    first = last;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Descriptor> HostMemory::OpenForReading(uint32_t tenant) {
+  TERRACE_ASSIGN_OR_RETURN(const size_t file, FileOf(tenant));
+  // A descriptor that was duplicated could be written through; one that is opened anew cannot.
+  const std::string path = fmt::format("/proc/self/fd/{}", files_[file].fd.get());
+  Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd) return fd;
+  const bool exhausted = errno == EMFILE || errno == ENFILE;
+  return absl::Status(
+      exhausted ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable,
+      fmt::format("{}: {}", path, std::strerror(errno)));
 }
 
 }  // namespace terrace

@@ -142,6 +142,19 @@ std::shared_ptr<OpenedNamespace> NamespaceTable::Find(const std::string& tenant,
   return it->second;
 }
 
+uint32_t NamespaceTable::TenantOf(NamespaceId id) {
+  MutexLock lock(&mutex_);
+  const auto it = by_id_.find(id.value);
+  if (it == by_id_.end() || !it->second->live()) return 0;
+  const auto [number, _] = numbers_.try_emplace(it->second->tenant(), numbers_.size() + 1);
+  return number->second;
+}
+
+uint32_t NamespaceTable::NumberOf(const std::string& tenant) {
+  MutexLock lock(&mutex_);
+  return numbers_.try_emplace(tenant, numbers_.size() + 1).first->second;
+}
+
 std::vector<std::shared_ptr<OpenedNamespace>> NamespaceTable::List(
     const std::string& tenant) const {
   std::vector<std::shared_ptr<OpenedNamespace>> list;

@@ -89,6 +89,11 @@ class NamespaceTable {
                                                         bool* created);
   // Null unless it is there, live, and the tenant's own.
   std::shared_ptr<OpenedNamespace> Find(const std::string& tenant, NamespaceId id) const;
+  // A number that the tenant of a live namespace has as long as the node runs, from 1 on; 0 for
+  // other namespaces.
+  uint32_t TenantOf(NamespaceId id);
+  // The same of a tenant, whether it has namespaces or not.
+  uint32_t NumberOf(const std::string& tenant);
   // Of one tenant, or of all when `tenant` is empty; ordered by tenant and name.
   std::vector<std::shared_ptr<OpenedNamespace>> List(const std::string& tenant) const;
 
@@ -124,6 +129,7 @@ class NamespaceTable {
   mutable Mutex mutex_;
   absl::btree_map<Name, std::shared_ptr<OpenedNamespace>> by_name_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, std::shared_ptr<OpenedNamespace>> by_id_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, uint32_t> numbers_ ABSL_GUARDED_BY(mutex_);  // of tenants
   absl::flat_hash_map<uint64_t, Deletion> deletions_ ABSL_GUARDED_BY(mutex_);
 };
 

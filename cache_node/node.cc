@@ -220,6 +220,7 @@ absl::Status NodeImpl::StartStore() {
   store.host_bytes = options_.host_bytes;
   store.max_block_bytes = static_cast<uint32_t>(options_.max_block_bytes);
   store.progress = hooks_.progress;
+  store.tenant_of = [this](NamespaceId ns) { return namespaces_.TenantOf(ns); };
   absl::StatusOr<std::unique_ptr<TieredStore>> created =
       TieredStore::Create(std::move(store), *std::move(cold));
   if (!created.ok()) return WithFlag("--host-bytes", created.status());

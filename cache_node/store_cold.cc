@@ -64,7 +64,7 @@ FillOutcome StoreImpl::Fill(const BlockKey& key, FillWaiter waiter) {
 void StoreImpl::StartFill(const std::shared_ptr<FillJob>& job) {
   ColdGet get;
   get.key = job->key;
-  get.envelope = memory_.bytes().subspan(job->entry->place.side_offset, job->entry->envelope_bytes);
+  get.envelope = EnvelopeOf(*job->entry);
   get.value = ValueOf(*job->entry);
   get.done = [this, job](absl::Status status) {
     {
@@ -151,8 +151,9 @@ FillOutcome StoreImpl::BeginFill(const BlockKey& key, const ColdBlock& cold,
   });
   if (present != FillOutcome::kComing) return present;
   if (cold.presence != Presence::kHere) return FillOutcome::kMiss;
-  const PlaceClass size = ClassFor(cold.length, cold.envelope_bytes);
-  const bool fits = space_.CanEverFit(size);
+  const uint32_t tenant = tenant_of_(key.ns);
+  const PlaceClass size = ClassFor(cold.length, cold.envelope_bytes, tenant);
+  const bool fits = tenant != 0 && space_.CanEverFit(size);
   BlockEntry* const taken = fits ? space_.Take(size, victims) : nullptr;
   if (taken == nullptr && fits && victims == TierSpace::Victims::kCopied) {
     return FillOutcome::kComing;  // when there is room
@@ -213,7 +214,7 @@ void StoreImpl::OnFill(const std::shared_ptr<FillJob>& job) {
 // --- Demotions
 
 bool StoreImpl::DemoteSome(uint64_t to_free) {
-  Leaving bound{kMostLeaving, std::min(kMostLeavingBytes, memory_.bytes().size() / kLeavingShare)};
+  Leaving bound{kMostLeaving, std::min(kMostLeavingBytes, memory_bytes_.size() / kLeavingShare)};
   {
     MutexLock lock(&fills_mutex_);
     if (!fills_.empty()) bound = {bound.blocks / 2, bound.bytes / 2};
@@ -276,8 +277,7 @@ void StoreImpl::Demote(const std::vector<std::shared_ptr<DemotionJob>>& jobs) {
       EndDemotion(jobs[i].get(), /*drop=*/true);
       continue;
     }
-    const auto envelope =
-        EnvelopeView::Parse(memory_.bytes().subspan(entry.place.side_offset, entry.envelope_bytes));
+    const auto envelope = EnvelopeView::Parse(EnvelopeOf(entry));
     if (!envelope.ok() ||
         !cold_->Admits(envelope->metadata().traffic_class, entry.seen_again.load())) {
       Add(&counters_.not_admitted, 1);
@@ -292,7 +292,7 @@ void StoreImpl::StartDemotion(const std::shared_ptr<DemotionJob>& job) {
   const BlockEntry& entry = *job->entry;
   ColdPut put;
   put.key = entry.key;
-  put.envelope = memory_.bytes().subspan(entry.place.side_offset, entry.envelope_bytes);
+  put.envelope = EnvelopeOf(entry);
   put.value = ValueOf(entry);
   put.score = job->score - clock_.Now();
   put.done = [this, job](absl::Status status) {

@@ -40,7 +40,8 @@ class StoreImpl final : public TieredStore {
     assert(reserved_bytes_.load() == 0 && "a Reservation outlives the store");
   }
 
-  MutableByteSpan memory() const override { return memory_.bytes(); }
+  MutableByteSpan memory() const override { return memory_bytes_; }
+  absl::StatusOr<Descriptor> ShareMemory(uint32_t tenant) override;
   uint32_t Match(std::span<const BlockKey> keys, bool count_use, std::vector<Tier>* tiers,
                  std::vector<BlockRef>* refs, bool* ask_again) override;
   BlockRef Acquire(const BlockKey& key) override;
@@ -116,8 +117,16 @@ class StoreImpl final : public TieredStore {
   // A reference to a resident entry, or an empty one; under the lock of its shard.
   BlockRef Reference(BlockEntry& entry);
   MutableByteSpan ValueOf(const BlockEntry& entry) const {
-    return memory_.bytes().subspan(entry.place.offset, entry.length);
+    return memory_bytes_.subspan(entry.place.offset, entry.length);
   }
+  MutableByteSpan EnvelopeOf(const BlockEntry& entry) const {
+    return memory_bytes_.subspan(entry.place.side_offset, entry.envelope_bytes);
+  }
+  // A place that is free again, or was never used, has no valid envelope: whoever still looks at
+  // it from outside sees that its block has gone, before anything else is written there. Called by
+  // space_, that is under its lock.
+  bool TakeRegion(uint64_t offset, uint64_t bytes, uint64_t side_bytes,
+                  PlaceClass size) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // kExists or kPending, or nothing when the key is not in the index.
   std::optional<ReserveOutcome> OutcomeOfPresent(const BlockKey& key, double moment);
   ReserveResult ReserveOne(const BlockKey& key, const BlockShape& shape, uint16_t opaque_bytes,
@@ -150,12 +159,14 @@ class StoreImpl final : public TieredStore {
   void EndWriteOf(NamespaceId ns);
   LastDemotions DemoteAll(absl::Duration timeout);
 
-  const HostMemory memory_;
   const uint32_t max_block_bytes_;
-  const Watermarks marks_;
+  const std::function<uint32_t(NamespaceId)> tenant_of_;
 
   BlockIndex index_;
   mutable Mutex space_mutex_;
+  HostMemory memory_ ABSL_GUARDED_BY(space_mutex_);
+  const MutableByteSpan memory_bytes_;  // of it; who has a place may use it without the lock
+  const Watermarks marks_;
   TierSpace space_ ABSL_GUARDED_BY(space_mutex_);
 
   DecayClock clock_{kHalfLifeTurnovers};

@@ -44,6 +44,7 @@ BlockEntry* TierSpace::Take(PlaceClass size, Victims victims) {
 }
 
 void TierSpace::GiveBack(BlockEntry* entry) {
+  if (on_free_) on_free_(*entry);
   arena_.Free(entry->place.offset);
   entry->state.Apply(BlockEvent::kReclaim);
   pool_.Give(entry);

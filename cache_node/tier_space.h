@@ -26,6 +26,11 @@ class TierSpace {
 
   bool CanEverFit(PlaceClass size) const { return arena_.CanEverFit(size); }
 
+  // Told of each new region (Arena::SetOnRegion), and of each place that is about to be free: nobody
+  // reads it any more. Both are called under the caller's lock. Unset: nobody is told.
+  void SetOnRegion(Arena::OnRegion on_region) { arena_.SetOnRegion(std::move(on_region)); }
+  void SetOnFree(std::function<void(const BlockEntry&)> on_free) { on_free_ = std::move(on_free); }
+
   // Whether a block has a copy in a slower tier, so that nothing is lost when it goes. Called under
   // the caller's lock, without those of the index. Unset: none has.
   void SetCopied(std::function<bool(const BlockKey&)> copied) { copied_ = std::move(copied); }
@@ -88,6 +93,7 @@ class TierSpace {
 
   BlockIndex* const index_;
   std::function<bool(const BlockKey&)> copied_;
+  std::function<void(const BlockEntry&)> on_free_;
   Arena arena_;
   EntryPool pool_;
   absl::flat_hash_map<PlaceClass, Class> classes_;  // those with a published block

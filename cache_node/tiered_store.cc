@@ -8,12 +8,14 @@
 #include "absl/base/thread_annotations.h"
 #include "cache_node/store_impl.h"
 #include "fmt/format.h"
+#include "proto/log.h"
 #include "proto/status.h"
 
 namespace terrace {
 namespace internal {
 namespace {
 
+constexpr uint32_t kOnlyTenant = 1;
 // Blocks evicted by Tidy before it lets others at the lock.
 constexpr int kTidyBatch = 64;
 
@@ -34,19 +36,39 @@ Watermarks MarksOf(const TieredStoreOptions& options, uint64_t bytes, bool cold)
 
 StoreImpl::StoreImpl(const TieredStoreOptions& options, HostMemory memory,
                      std::unique_ptr<ColdTier> cold)
-    : memory_(std::move(memory)),
-      max_block_bytes_(options.max_block_bytes),
-      marks_(MarksOf(options, memory_.bytes().size(), cold != nullptr)),
-      space_(memory_.bytes().size(), kChunkBytes, &index_),
+    : max_block_bytes_(options.max_block_bytes),
+      tenant_of_(options.tenant_of ? options.tenant_of : [](NamespaceId) { return kOnlyTenant; }),
+      memory_(std::move(memory)),
+      memory_bytes_(memory_.bytes()),
+      marks_(MarksOf(options, memory_bytes_.size(), cold != nullptr)),
+      space_(memory_bytes_.size(), kChunkBytes, &index_),
       next_generation_(FirstGeneration()),
       cold_(std::move(cold)) {
-  if (cold_ == nullptr) return;
   MutexLock lock(&space_mutex_);
+  space_.SetOnRegion([this](uint64_t offset, uint64_t bytes, uint64_t side_bytes, PlaceClass size) {
+    return TakeRegion(offset, bytes, side_bytes, size);
+  });
+  space_.SetOnFree([this](const BlockEntry& entry) { Invalidate(EnvelopeOf(entry)); });
+  if (cold_ == nullptr) return;
   space_.SetCopied([this](const BlockKey& key) {
     ColdBlock block;
     cold_->Find({&key, 1}, {&block, 1});
     return block.presence == Presence::kHere;
   });
+}
+
+bool StoreImpl::TakeRegion(uint64_t offset, uint64_t bytes, uint64_t side_bytes, PlaceClass size) {
+  if (const absl::Status given = memory_.Give(offset, bytes, size.tenant); !given.ok()) {
+    Log(LogLevel::kError, "store", "{}", given.ToString());
+    return false;
+  }
+  std::ranges::fill(memory_bytes_.subspan(offset, side_bytes), std::byte{0});
+  return true;
+}
+
+absl::StatusOr<Descriptor> StoreImpl::ShareMemory(uint32_t tenant) {
+  MutexLock lock(&space_mutex_);
+  return memory_.OpenForReading(tenant);
 }
 
 // --- reading
@@ -58,7 +80,7 @@ BlockRef StoreImpl::Reference(BlockEntry& entry) {
   if (before.references == 0) Add(&referenced_blocks_, 1);
   ref.store_ = this;
   ref.entry_ = &entry;
-  ref.envelope_ = memory_.bytes().subspan(entry.place.side_offset, entry.envelope_bytes);
+  ref.envelope_ = EnvelopeOf(entry);
   ref.value_ = ValueOf(entry);
   return ref;
 }
@@ -158,15 +180,17 @@ std::optional<ReserveOutcome> StoreImpl::OutcomeOfPresent(const BlockKey& key, d
 ReserveResult StoreImpl::ReserveOne(const BlockKey& key, const BlockShape& shape,
                                     uint16_t opaque_bytes, uint32_t depth, double moment) {
   const size_t envelope_bytes = EnvelopeBytes(shape.segments, opaque_bytes);
-  const PlaceClass size = ClassFor(shape.length, envelope_bytes);
+  const uint32_t tenant = tenant_of_(key.ns);
+  const PlaceClass size = ClassFor(shape.length, envelope_bytes, tenant);
   MutexLock lock(&space_mutex_);
   if (const auto present = OutcomeOfPresent(key, moment)) return {*present, {}};
   if (shape.length > max_block_bytes_ || !space_.CanEverFit(size)) {
     Add(&counters_.puts_never_fit, 1);
     return {ReserveOutcome::kNeverFits, {}};
   }
-  BlockEntry* entry = space_.Take(size, TierSpace::Victims::kCopied);
-  if (entry == nullptr) entry = space_.Take(size);
+  BlockEntry* entry = nullptr;
+  if (tenant != 0) entry = space_.Take(size, TierSpace::Victims::kCopied);
+  if (tenant != 0 && entry == nullptr) entry = space_.Take(size);
   if (entry == nullptr) {
     Add(&counters_.puts_no_space, 1);
     return {ReserveOutcome::kNoSpace, {}};
@@ -226,7 +250,7 @@ bool StoreImpl::Publish(BlockEntry* entry, const Envelope& envelope) {
           entry->envelope_bytes) {
     std::abort();  // not the block that was reserved
   }
-  envelope.EncodeTo(memory_.bytes().subspan(entry->place.side_offset, entry->envelope_bytes));
+  envelope.EncodeTo(EnvelopeOf(*entry));
   const bool published = MakeResident(entry, {});
   Add(published ? &counters_.puts : &counters_.puts_aborted, 1);
   return published;
@@ -484,7 +508,8 @@ absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Create(TieredStoreOpti
                                                   kMaxBlockBytes));
   }
   const uint64_t bytes = options.host_bytes / internal::kChunkBytes * internal::kChunkBytes;
-  TERRACE_ASSIGN_OR_RETURN(HostMemory memory, HostMemory::Create(bytes, options.progress));
+  TERRACE_ASSIGN_OR_RETURN(HostMemory memory,
+                           HostMemory::Create(bytes, internal::kChunkBytes, options.progress));
   return std::make_unique<internal::StoreImpl>(options, std::move(memory), std::move(cold));
 }
 

@@ -17,6 +17,7 @@
 #include "cache_node/cold_tier.h"
 #include "proto/block.h"
 #include "proto/bytes.h"
+#include "proto/descriptor.h"
 #include "proto/envelope.h"
 
 namespace terrace {
@@ -166,6 +167,9 @@ struct TieredStoreOptions {
   // Shares of the host tier; 0: by docs/decisions/0003-watermarks.md.
   double high_mark = 0, low_mark = 0;
   uint32_t max_block_bytes = kMaxBlockBytes;
+  // The tenant of a namespace, by a number that is larger than 0; 0: there is no such namespace,
+  // and nothing is taken for it. Called under locks. Empty: all are of tenant 1.
+  std::function<uint32_t(NamespaceId)> tenant_of;
   // Told while memory is touched at start: bytes done, bytes in all. Called by several threads,
   // one at a time. May be empty.
   std::function<void(uint64_t, uint64_t)> progress;
@@ -183,6 +187,10 @@ class TieredStore {
 
   // The memory of the host tier, for registration with a transport.
   virtual MutableByteSpan memory() const = 0;
+  // For processes of one tenant on this machine: a file of the size of memory() in which that
+  // tenant's blocks lie where they lie in memory(), all else being zeros or rubbish. For reading
+  // only; errors of HostMemory::OpenForReading.
+  virtual absl::StatusOr<Descriptor> ShareMemory(uint32_t tenant) = 0;
 
   // Length of the leading run of `keys` that is resident, all or nothing per key; one tier per
   // key of the run is appended to `tiers` unless null. With `refs` each block of the run is

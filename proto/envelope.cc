@@ -1,6 +1,7 @@
 #include "proto/envelope.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "fmt/format.h"
 #include "proto/checksum.h"
@@ -9,6 +10,7 @@ namespace terrace {
 namespace {
 
 constexpr size_t kChecksumOffset = 8;
+constexpr size_t kGenerationOffset = 64;
 constexpr size_t kParentOffset = 88;
 constexpr size_t kReservedOffset = 120;
 constexpr uint16_t kFlagParent = 1;
@@ -46,7 +48,7 @@ size_t Envelope::EncodeTo(MutableByteSpan out) const {
   Store(e, 56, key.shard);
   Store(e, 58, static_cast<uint16_t>(metadata.opaque.size()));
   Store(e, 60, metadata.depth);
-  Store(e, 64, generation);
+  Store(e, kGenerationOffset, generation);
   Store(e, 72, layout_id);
   Store(e, 80, shape.length);
   Store(e, 84, shape.segments);
@@ -118,8 +120,22 @@ Envelope EnvelopeView::ToValue() const {
   return value;
 }
 
+uint64_t LoadGeneration(ByteSpan envelope) {
+  // What was read before this was read before the generation is.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  auto* word = reinterpret_cast<const uint64_t*>(envelope.data() + kGenerationOffset);
+  return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_relaxed);
+}
+
+void Invalidate(MutableByteSpan envelope) {
+  auto* word = reinterpret_cast<uint64_t*>(envelope.data() + kGenerationOffset);
+  std::atomic_ref(*word).store(0, std::memory_order_relaxed);
+  // What is written after this is seen by nobody who still sees the old generation afterwards.
+  std::atomic_thread_fence(std::memory_order_release);
+}
+
 void SetGeneration(MutableByteSpan envelope, uint64_t generation) {
-  Store(envelope, 64, generation);
+  Store(envelope, kGenerationOffset, generation);
   uint16_t size;
   std::memcpy(&size, envelope.data() + 6, sizeof(size));
   Store(envelope, kChecksumOffset, HeaderChecksum(envelope.first(size)));

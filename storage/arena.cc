@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <tuple>
 
 namespace terrace {
 namespace {
@@ -21,9 +22,9 @@ constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
 
 }  // namespace
 
-PlaceClass ClassFor(uint64_t bytes, size_t side_bytes) {
+PlaceClass ClassFor(uint64_t bytes, size_t side_bytes, uint32_t tenant) {
   const auto* side = std::ranges::lower_bound(kSideSizes, side_bytes);
-  return {static_cast<uint32_t>(RoundUp(bytes, kPlaceAlignment)), *side};
+  return {static_cast<uint32_t>(RoundUp(bytes, kPlaceAlignment)), *side, tenant};
 }
 
 Arena::Arena(uint64_t size, uint64_t chunk_bytes, uint32_t most_region_chunks)
@@ -121,6 +122,11 @@ Arena::RegionId Arena::OpenRegion(PlaceClass size) {
   if (const uint32_t fitting = RegionChunks(size, got); fitting < got) {
     ReturnRun(first + fitting, got - fitting);
     got = fitting;
+  }
+  if (on_region_ && !on_region_(first * chunk_bytes_, got * chunk_bytes_,
+                                TableBytes(size, PlacesIn(size, got)), size)) {
+    ReturnRun(first, got);
+    return kNoRegion;
   }
   return CutRegion(size, first, got);
 }
@@ -315,7 +321,7 @@ ArenaStats Arena::Stats() const {
     stats.classes.push_back({size, state.regions, state.places, state.used});
   }
   std::ranges::sort(stats.classes, {}, [](const ArenaStats::Class& c) {
-    return std::pair(c.size.place_bytes, c.size.side_bytes);
+    return std::tuple(c.size.place_bytes, c.size.side_bytes, c.size.tenant);
   });
   stats.chunks = chunks();
   stats.free_chunks = free_chunks_;

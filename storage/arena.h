@@ -9,10 +9,11 @@
 //
 // A region without a place in use turns into free chunks at once, so memory moves between
 // classes by itself; whoever wants it sooner clears a *window*, a run of whole regions of other
-// classes.
+// classes. Places of different tenants never share a region.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
@@ -28,12 +29,13 @@ namespace terrace {
 struct PlaceClass {
   uint32_t place_bytes = 0;  // a multiple of 4 KiB
   uint32_t side_bytes = 0;   // one of kSideSizes
+  uint32_t tenant = 0;       // a number that means nothing to the arena
 
   uint64_t bytes() const { return uint64_t{place_bytes} + side_bytes; }
   bool operator==(const PlaceClass&) const = default;
   template <typename H>
   friend H AbslHashValue(H state, const PlaceClass& c) {
-    return H::combine(std::move(state), c.place_bytes, c.side_bytes);
+    return H::combine(std::move(state), c.place_bytes, c.side_bytes, c.tenant);
   }
 };
 
@@ -44,7 +46,7 @@ constexpr uint32_t kSideSizes[] = {0, 256, 512, 1024, 2560};
 
 // The class of a block: `bytes` rounded up to 4 KiB and the smallest side record that fits.
 // 0 < bytes < 4 GiB - 4 KiB, side_bytes <= 2560.
-PlaceClass ClassFor(uint64_t bytes, size_t side_bytes);
+PlaceClass ClassFor(uint64_t bytes, size_t side_bytes, uint32_t tenant = 0);
 
 struct Place {
   uint64_t offset = 0;
@@ -70,6 +72,13 @@ class Arena {
   Arena(uint64_t size, uint64_t chunk_bytes, uint32_t most_region_chunks = UINT32_MAX);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
+
+  // Told of each new region before a place in it is handed out: where it begins, its bytes, those
+  // of them that are side records, and its class. False: the region cannot be used, and whoever
+  // wanted a place gets none.
+  using OnRegion =
+      std::function<bool(uint64_t offset, uint64_t bytes, uint64_t side_bytes, PlaceClass size)>;
+  void SetOnRegion(OnRegion on_region) { on_region_ = std::move(on_region); }
 
   // Whether an empty arena has room for one place of the class.
   bool CanEverFit(PlaceClass size) const { return MinChunks(size) <= region_at_.size(); }
@@ -149,6 +158,7 @@ class Arena {
 
   const uint64_t chunk_bytes_;
   const uint32_t most_region_chunks_;
+  OnRegion on_region_;
   std::vector<RegionId> region_at_;  // by chunk
   std::vector<Region> regions_;
   std::vector<RegionId> unused_ids_;
