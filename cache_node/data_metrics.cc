@@ -9,8 +9,9 @@ namespace terrace {
 namespace {
 
 constexpr const char* kFrameNames[] = {
-    "hello", "hello_reply", "match", "match_reply", "get",    "block", "reserve", "reserve_reply",
-    "value", "put_reply",   "touch", "release",     "cancel", "put",   "persist"};
+    "hello",   "hello_reply",   "match",   "match_reply", "get",   "block",
+    "reserve", "reserve_reply", "value",   "put_reply",   "touch", "release",
+    "cancel",  "put",           "persist", "lend",        "lent"};
 static_assert(std::size(kFrameNames) == std::variant_size_v<FrameBody>);
 constexpr const char* kKindNames[] = {"match", "get", "reserve", "put", "persist"};
 static_assert(std::size(kKindNames) == kRequestKinds);
@@ -24,6 +25,8 @@ double Seconds(const timeval& time) {
 DataMetrics::DataMetrics(MetricRegistry* registry)
     : bytes_out(registry->AddCounter("terrace_block_bytes_total", "Bytes of blocks moved",
                                      {{"direction", "out"}})),
+      bytes_lent(registry->AddCounter("terrace_block_bytes_total", "Bytes of blocks moved",
+                                      {{"direction", "lent"}})),
       bytes_in(registry->AddCounter("terrace_block_bytes_total", "Bytes of blocks moved",
                                     {{"direction", "in"}})),
       malformed(registry->AddCounter("terrace_frames_malformed_total",

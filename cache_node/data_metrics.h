@@ -22,7 +22,8 @@ class DataMetrics {
     outcomes_[static_cast<size_t>(kind)][static_cast<size_t>(status)]->Add(amount);
   }
 
-  Counter* const bytes_out;  // of blocks
+  Counter* const bytes_out;   // of blocks
+  Counter* const bytes_lent;  // of blocks, to clients on this machine
   Counter* const bytes_in;
   Counter* const malformed;          // frames; each closed its connection
   Counter* const checksum_mismatch;  // puts whose bytes were not what the writer had computed

@@ -119,6 +119,8 @@ Landing DataService::Serve(Connection* connection, Frame frame, uint64_t payload
     Match(connection, request_id, *match);
   } else if (auto* get = std::get_if<GetFrame>(&frame.body)) {
     connection->gets.Add(*connection->session, request_id, std::move(*get));
+  } else if (auto* lend = std::get_if<LendFrame>(&frame.body)) {
+    connection->gets.Add(*connection->session, request_id, std::move(*lend));
   } else if (auto* reserve = std::get_if<ReserveFrame>(&frame.body)) {
     connection->puts.Reserve(connection->session, request_id, *reserve);
   } else if (auto* value = std::get_if<ValueFrame>(&frame.body)) {
@@ -201,6 +203,12 @@ bool DataService::RefuseStopping(Connection* connection, const Frame& frame) {
       connection->outbox->Send(frame.request_id,
                                BlockFrame{static_cast<uint16_t>(i), WireStatus::kStopping, {}});
     }
+  } else if (const auto* lend = std::get_if<LendFrame>(&frame.body)) {
+    LentFrame reply;
+    for (size_t i = 0; i < lend->keys.size(); ++i) {
+      reply.items.push_back({static_cast<uint16_t>(i), WireStatus::kStopping});
+    }
+    connection->outbox->Send(frame.request_id, reply);
   } else if (const auto* reserve = std::get_if<ReserveFrame>(&frame.body)) {
     ReserveReplyFrame reply;
     reply.items.assign(reserve->items.size(), {WireStatus::kStopping, 0});

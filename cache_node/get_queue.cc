@@ -33,15 +33,28 @@ bool GetQueue::Fills::full() const {
 }
 
 void GetQueue::Add(const Session& session, uint64_t request_id, GetFrame frame) {
+  Add(session, {.id = request_id, .items = std::move(frame.items)}, frame.ns, frame.deadline_ms);
+}
+
+void GetQueue::Add(const Session& session, uint64_t request_id, LendFrame frame) {
+  Request request{.id = request_id, .lease_ms = std::max(frame.lease_ms, uint32_t{1})};
+  request.items.reserve(frame.keys.size());
+  for (const WireKey& key : frame.keys) request.items.push_back({key});
+  Add(session, std::move(request), frame.ns, frame.deadline_ms);
+}
+
+void GetQueue::Add(const Session& session, Request request, NamespaceId ns, uint32_t deadline_ms) {
+  session_id_ = session.id;
+  request.deadline = RequestDeadline(plane_.clock->Now(), deadline_ms);
   if (requests_.size() >= plane_.limits.max_requests_in_flight) {
-    for (size_t i = 0; i < frame.items.size(); ++i) {
-      Refuse(request_id, static_cast<uint16_t>(i), WireStatus::kOverloaded);
+    for (size_t i = 0; i < request.items.size(); ++i) {
+      Refuse({request.id, static_cast<uint16_t>(i), {}, {}, {}, request.lease_ms},
+             WireStatus::kOverloaded);
     }
-    return;
+    return SendLent();
   }
-  requests_.push_back({request_id, plane_.namespaces->Find(session.tenant, frame.ns),
-                       RequestDeadline(plane_.clock->Now(), frame.deadline_ms),
-                       std::move(frame.items)});
+  request.ns = plane_.namespaces->Find(session.tenant, ns);
+  requests_.push_back(std::move(request));
   Pump();
 }
 
@@ -69,7 +82,7 @@ void GetQueue::Pump() {
     if (plane_.clock->Now() >= come.wanted.deadline) {
       plane_.metrics->expired->Add(1);
     } else {
-      SendBlock(come.wanted, std::move(come.block));
+      Deliver(come.wanted, std::move(come.block));
     }
   }
   while (!requests_.empty() && room() && !fills_->full()) {
@@ -81,17 +94,19 @@ void GetQueue::Pump() {
     plane_.metrics->expired->Add(static_cast<double>(request.items.size() - request.next));
     requests_.pop_front();
   }
+  SendLent();
 }
 
 void GetQueue::Answer(const Request& request, uint16_t index) {
   const GetItem& item = request.items[index];
+  Wanted wanted{request.id, index, item, {}, request.deadline, request.lease_ms};
   if (request.ns == nullptr || !request.ns->live()) {
-    return Refuse(request.id, index, WireStatus::kUnknownNamespace);
+    return Refuse(wanted, WireStatus::kUnknownNamespace);
   }
+  wanted.shape = request.ns->shape();
   const BlockKey key{request.ns->id(), item.key.digest, item.key.shard};
-  const Wanted wanted{request.id, index, item, request.ns->shape(), request.deadline};
   BlockRef block = plane_.store->Acquire(key);
-  block ? SendBlock(wanted, std::move(block)) : AwaitFill(key, wanted);
+  block ? Deliver(wanted, std::move(block)) : AwaitFill(key, wanted);
 }
 
 void GetQueue::Arrived(Fills* fills, uint64_t number, BlockRef block) {
@@ -119,20 +134,55 @@ void GetQueue::AwaitFill(const BlockKey& key, const Wanted& wanted) {
       fills_->bytes += wanted.shape.length;
       return;
     case FillOutcome::kHere:
-      return SendBlock(wanted, plane_.store->Acquire(key));
+      return Deliver(wanted, plane_.store->Acquire(key));
     case FillOutcome::kAskAgain:
-      return Refuse(wanted.request_id, wanted.index, WireStatus::kAskAgain);
+      return Refuse(wanted, WireStatus::kAskAgain);
     case FillOutcome::kBusy:
-      return Refuse(wanted.request_id, wanted.index, WireStatus::kOverloaded);
+      return Refuse(wanted, WireStatus::kOverloaded);
     case FillOutcome::kMiss:
-      return Refuse(wanted.request_id, wanted.index, WireStatus::kMiss);
+      return Refuse(wanted, WireStatus::kMiss);
   }
 }
 
+void GetQueue::Deliver(const Wanted& wanted, BlockRef block) {
+  if (!block) return Refuse(wanted, WireStatus::kMiss);
+  if (wanted.lease_ms == 0) return SendBlock(wanted, std::move(block));
+  const std::byte* const base = plane_.store->memory().data();
+  LentFrame::Item item{wanted.index, WireStatus::kOk};
+  item.value = static_cast<uint64_t>(block.value().data() - base);
+  item.envelope = static_cast<uint64_t>(block.envelope().data() - base);
+  item.generation = LoadGeneration(block.envelope());
+  plane_.metrics->bytes_lent->Add(static_cast<double>(block.value().size()));
+  Lend(wanted, item, std::move(block));
+}
+
+void GetQueue::Lend(const Wanted& wanted, LentFrame::Item item, BlockRef block) {
+  const bool other = lent_.request_id != wanted.request_id;
+  if (other || lent_.frame.items.size() == kMaxKeysPerFrame) SendLent();
+  lent_.request_id = wanted.request_id;
+  lent_.lease_ms = wanted.lease_ms;
+  lent_.frame.items.push_back(item);
+  if (block) lent_.refs.push_back(std::move(block));
+}
+
+void GetQueue::SendLent() {
+  Lent lent = std::exchange(lent_, {});
+  if (lent.frame.items.empty()) return;
+  if (!lent.refs.empty()) {
+    lent.frame.lease = plane_.sessions->GrantLease(session_id_, std::move(lent.refs),
+                                                   absl::Milliseconds(lent.lease_ms));
+  }
+  for (LentFrame::Item& item : lent.frame.items) {
+    const bool granted = lent.frame.lease != 0;
+    if (item.status == WireStatus::kOk && !granted) item = {item.index, WireStatus::kOverloaded};
+    plane_.metrics->CountOutcome(RequestKind::kGet, item.status);
+  }
+  outbox_.Send(lent.request_id, lent.frame);
+}
+
 void GetQueue::SendBlock(const Wanted& wanted, BlockRef block) {
-  if (!block) return Refuse(wanted.request_id, wanted.index, WireStatus::kMiss);
   const std::optional<ByteSpan> range = Range(block.value(), wanted.shape, wanted.item);
-  if (!range) return Refuse(wanted.request_id, wanted.index, WireStatus::kBadRequest);
+  if (!range) return Refuse(wanted, WireStatus::kBadRequest);
   BlockFrame frame{wanted.index, WireStatus::kOk, {}};
   frame.envelope.assign(block.envelope().begin(), block.envelope().end());
   plane_.metrics->CountOutcome(RequestKind::kGet, WireStatus::kOk);
@@ -140,9 +190,10 @@ void GetQueue::SendBlock(const Wanted& wanted, BlockRef block) {
   outbox_.SendBlock(wanted.request_id, frame, std::move(block), *range, wanted.deadline);
 }
 
-void GetQueue::Refuse(uint64_t request_id, uint16_t index, WireStatus status) {
+void GetQueue::Refuse(const Wanted& wanted, WireStatus status) {
+  if (wanted.lease_ms > 0) return Lend(wanted, {wanted.index, status}, {});
   plane_.metrics->CountOutcome(RequestKind::kGet, status);
-  outbox_.Send(request_id, BlockFrame{index, status, {}});
+  outbox_.Send(wanted.request_id, BlockFrame{wanted.index, status, {}});
 }
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// The Get requests of one connection. Blocks are looked up when there is room to send them, not
+// The Get and Lend requests of one connection. Blocks are looked up when there is room to send them, not
 // when they are asked for: what waits costs no reference, and Cancel or a deadline can still call
 // it off. Blocks that have to be read from the ssd tier are answered when they have come; a bounded
 // number of them is on its way while others are sent. On the transport's thread only.
@@ -29,6 +29,8 @@ class GetQueue {
   // Every item is answered with a Block frame of its own, unless the deadline passes first: then
   // nobody waits for what is left.
   void Add(const Session& session, uint64_t request_id, GetFrame frame);
+  // The same with places under a lease, in Lent frames.
+  void Add(const Session& session, uint64_t request_id, LendFrame frame);
   // Items not yet answered are dropped, those whose blocks are on their way, too. False when none
   // of such a request is left.
   bool Cancel(uint64_t request_id);
@@ -42,8 +44,16 @@ class GetQueue {
     uint64_t id = 0;
     std::shared_ptr<OpenedNamespace> ns;  // null: unknown
     absl::Duration deadline;
+    uint32_t lease_ms = 0;  // 0: bytes are wanted, not places
     std::vector<GetItem> items;
     size_t next = 0;  // the first item not yet answered
+  };
+  // What the next Lent frame says.
+  struct Lent {
+    uint64_t request_id = 0;
+    uint32_t lease_ms = 0;
+    LentFrame frame;
+    std::vector<BlockRef> refs;
   };
 
   struct Wanted {
@@ -52,6 +62,7 @@ class GetQueue {
     GetItem item;
     BlockShape shape;
     absl::Duration deadline;
+    uint32_t lease_ms = 0;
     bool cancelled = false;
   };
   struct Come {  // from the ssd tier
@@ -71,16 +82,22 @@ class GetQueue {
     bool full() const;
   };
 
+  void Add(const Session& session, Request request, NamespaceId ns, uint32_t deadline_ms);
   void Answer(const Request& request, uint16_t index);
   static void Arrived(Fills* fills, uint64_t number, BlockRef block);
   void AwaitFill(const BlockKey& key, const Wanted& wanted);
+  void Deliver(const Wanted& wanted, BlockRef block);
   void SendBlock(const Wanted& wanted, BlockRef block);
-  void Refuse(uint64_t request_id, uint16_t index, WireStatus status);
+  void Lend(const Wanted& wanted, LentFrame::Item item, BlockRef block);
+  void SendLent();
+  void Refuse(const Wanted& wanted, WireStatus status);
 
   const DataPlane& plane_;
   Transport* const transport_;
   Outbox& outbox_;
+  uint64_t session_id_ = 0;
   std::deque<Request> requests_;
+  Lent lent_;
   const std::shared_ptr<Fills> fills_ = std::make_shared<Fills>();
 };
 

@@ -1,7 +1,8 @@
 #include "cache_node/node.h"
 
+#include <unistd.h>
+
 #include <atomic>
-#include <fstream>
 
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
@@ -10,9 +11,11 @@
 #include "cache_node/control_server.h"
 #include "cache_node/data_service.h"
 #include "cache_node/http_service.h"
+#include "cache_node/local_service.h"
 #include "cache_node/security.h"
 #include "cache_node/ssd_folders.h"
 #include "cache_node/tier_metrics.h"
+#include "cluster/local_socket.h"
 #include "cluster/network.h"
 #include "cluster/ucx_transport.h"
 #include "fmt/format.h"
@@ -43,14 +46,6 @@ const char* ToString(State state) {
       return "stopping";
   }
   return "unknown";
-}
-
-// Equal on two nodes means the same machine.
-std::string BootId() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  file >> id;
-  return id;
 }
 
 absl::Status WithFlag(std::string_view flag, const absl::Status& status) {
@@ -104,8 +99,14 @@ class NodeImpl final : public Node {
   absl::StatusOr<std::unique_ptr<ColdTier>> OpenColdTier();
   absl::Status StartStore();
   absl::Status StartDataThread(size_t i);
+  absl::Status StartNetwork();
+  absl::Status StartLocal();
   absl::Status StartControl();
   absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(size_t i, TransportHandler* handler);
+  // Whether the network holds on to the memory that it knows, so that no part of it can become
+  // another tenant's.
+  bool pinned() const { return network_ != nullptr && network_->name() == "rdma"; }
+  absl::StatusOr<SharedMemory> Share(const SessionToken& token, uid_t peer);
   std::string Advertised(const std::string& bound) const;
   control::v1::SessionOpened Welcome() const;
   control::v1::NodeStatus Status() const;
@@ -138,6 +139,7 @@ class NodeImpl final : public Node {
   std::unique_ptr<Scrubber> scrubber_;
   std::unique_ptr<Network> network_;
   std::vector<DataThread> data_;
+  std::unique_ptr<LocalService> local_;
   std::unique_ptr<ControlServer> control_;
   absl::Duration next_beat_;
   std::unique_ptr<BackgroundLoop> housekeeper_;
@@ -152,11 +154,13 @@ absl::Status NodeImpl::Build() {
   TERRACE_ASSIGN_OR_RETURN(security_, Security::Load(options_));
   TERRACE_RETURN_IF_ERROR(CheckPorts());
   TERRACE_RETURN_IF_ERROR(StartHttp());  // first: it answers "starting" while memory is touched
+  TERRACE_RETURN_IF_ERROR(StartNetwork());
   TERRACE_RETURN_IF_ERROR(StartStore());
   sessions_ = std::make_unique<SessionTable>(clock_, options_.limits);
   mover_ = std::make_unique<Mover>(store_.get(), &namespaces_);
   scrubber_ = std::make_unique<Scrubber>(store_->cold());
   for (size_t i = 0; i < options_.data_threads; ++i) TERRACE_RETURN_IF_ERROR(StartDataThread(i));
+  TERRACE_RETURN_IF_ERROR(StartLocal());
   registry_.AddCollector([this](std::vector<MetricSample>* out) { Collect(out); });
   AddProcessMetrics(&registry_);
   TERRACE_RETURN_IF_ERROR(StartControl());  // last: from here on there are clients
@@ -220,7 +224,10 @@ absl::Status NodeImpl::StartStore() {
   store.host_bytes = options_.host_bytes;
   store.max_block_bytes = static_cast<uint32_t>(options_.max_block_bytes);
   store.progress = hooks_.progress;
-  store.tenant_of = [this](NamespaceId ns) { return namespaces_.TenantOf(ns); };
+  store.tenant_of = [this](NamespaceId ns) {
+    const uint32_t tenant = namespaces_.TenantOf(ns);
+    return pinned() ? std::min(tenant, uint32_t{1}) : tenant;
+  };
   absl::StatusOr<std::unique_ptr<TieredStore>> created =
       TieredStore::Create(std::move(store), *std::move(cold));
   if (!created.ok()) return WithFlag("--host-bytes", created.status());
@@ -228,17 +235,20 @@ absl::Status NodeImpl::StartStore() {
   return absl::OkStatus();
 }
 
+absl::Status NodeImpl::StartNetwork() {
+  if (hooks_.make_transport) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<Network>> network = Network::Create(options_.transport);
+  if (!network.ok()) return WithFlag("--transport", network.status());
+  network_ = *std::move(network);
+  Log(network_->fell_back() ? LogLevel::kWarning : LogLevel::kInfo, "node",
+      "data travels by {} (--transport {}): {}", network_->name(), options_.transport,
+      network_->reason());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Transport>> NodeImpl::MakeTransport(size_t i,
                                                                    TransportHandler* handler) {
   if (hooks_.make_transport) return hooks_.make_transport(handler);
-  if (network_ == nullptr) {
-    absl::StatusOr<std::unique_ptr<Network>> network = Network::Create(options_.transport);
-    if (!network.ok()) return WithFlag("--transport", network.status());
-    network_ = *std::move(network);
-    Log(network_->fell_back() ? LogLevel::kWarning : LogLevel::kInfo, "node",
-        "data travels by {} (--transport {}): {}", network_->name(), options_.transport,
-        network_->reason());
-  }
   return network_->MakeTransport(
       {.thread_name = fmt::format("terrace-data-{}", i),
        .max_connections = static_cast<uint32_t>(options_.limits.max_connections)},
@@ -261,6 +271,39 @@ absl::Status NodeImpl::StartDataThread(size_t i) {
   if (!bound.ok()) return WithFlag("--data-listen", bound.status());
   addresses_.data.push_back(Advertised(*bound));
   return absl::OkStatus();
+}
+
+absl::Status NodeImpl::StartLocal() {
+  if (options_.local_listen == "off") return absl::OkStatus();
+  if (pinned() && !options_.credentials.empty()) {
+    Log(LogLevel::kInfo, "node",
+        "no memory is shared on this machine: --transport rdma holds it "
+        "in one piece for all tenants");
+    return absl::OkStatus();
+  }
+  const std::string address = options_.local_listen == "auto"
+                                  ? fmt::format("@terrace-{}-{}", getpid(), incarnation_)
+                                  : options_.local_listen;
+  const auto share = [this](const SessionToken& token, uid_t peer) { return Share(token, peer); };
+  absl::StatusOr<std::unique_ptr<LocalService>> local =
+      LocalService::Start({address, share, &registry_});
+  if (!local.ok()) return WithFlag("--local-listen", local.status());
+  local_ = *std::move(local);
+  addresses_.local = address;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SharedMemory> NodeImpl::Share(const SessionToken& token, uid_t peer) {
+  const std::shared_ptr<Session> session = sessions_->Authenticate(token);
+  if (session == nullptr) return absl::UnauthenticatedError("no valid token");
+  // Anybody may have a session then, but what crosses the loopback interface leaves no descriptor.
+  if (options_.credentials.empty() && peer != 0 && peer != geteuid()) {
+    return absl::PermissionDeniedError(
+        fmt::format("user {} is not the node's own, and there are no credentials", peer));
+  }
+  TERRACE_ASSIGN_OR_RETURN(
+      Descriptor fd, store_->ShareMemory(pinned() ? 1 : namespaces_.NumberOf(session->tenant)));
+  return SharedMemory{std::move(fd), store_->memory().size()};
 }
 
 std::string NodeImpl::Advertised(const std::string& bound) const {
@@ -321,7 +364,8 @@ control::v1::SessionOpened NodeImpl::Welcome() const {
   control::v1::SessionOpened welcome;
   for (const std::string& address : addresses_.data) welcome.add_data_addresses(address);
   if (network_) welcome.set_transport(network_->name());
-  welcome.set_host_id(BootId());
+  welcome.set_local_address(addresses_.local);
+  welcome.set_host_id(MachineId());
   welcome.set_node_id(options_.node_id);
   welcome.set_incarnation(incarnation_);
   control::v1::Limits& limits = *welcome.mutable_limits();
@@ -342,7 +386,7 @@ control::v1::NodeStatus NodeImpl::Status() const {
   status.set_node_id(options_.node_id);
   status.set_version(kVersion);
   status.set_incarnation(incarnation_);
-  status.set_host_id(BootId());
+  status.set_host_id(MachineId());
   status.set_uptime_seconds(absl::ToDoubleSeconds(clock_->Now() - started_));
   status.set_state(ToString(state_.load()));
   status.set_control_address(addresses_.control);
@@ -423,6 +467,7 @@ void NodeImpl::Stop() {
   if (control_) control_->Goaway("the node is stopping");
   WaitUntilQuiet(options_.stop_timeout);
   // 2. Sessions end: their streams, leases and connections.
+  local_.reset();
   if (control_) control_->Shutdown(kEndOfStreams);
   housekeeper_.reset();
   // 3. Connections end: no place is written to, no block is read any more.

@@ -17,6 +17,7 @@ struct NodeAddresses {
   std::string control;
   std::vector<std::string> data;  // one per data thread
   std::string http;
+  std::string local;  // "": none
 };
 
 // What a test may replace.

@@ -7,6 +7,7 @@
 
 #include "cache_node/address.h"
 #include "cache_node/ssd_folders.h"
+#include "cluster/local_socket.h"
 #include "fmt/format.h"
 #include "proto/flags.h"
 #include "proto/log.h"
@@ -67,6 +68,14 @@ absl::Status ValidateDataAddresses(const NodeOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateLocalListener(const std::string& address) {
+  if (address == "auto" || address == "off") return absl::OkStatus();
+  const absl::Status valid = CheckLocalAddress(address);
+  if (valid.ok()) return valid;
+  return Invalid("--local-listen",
+                 fmt::format("{}; or auto, or off", std::string(valid.message())));
+}
+
 absl::Status ValidateSecurity(const NodeOptions& options) {
   if (options.tls_cert.empty() != options.tls_key.empty()) {
     return Invalid(options.tls_cert.empty() ? "--tls-cert" : "--tls-key",
@@ -85,6 +94,9 @@ void AddFlags(Flags* flags, CommandLine* line) {
   flags->AddString("--data-listen", &o.data_listen,
                    "data plane, IP:PORT; thread i takes PORT+i; port 0: any");
   flags->AddString("--http-listen", &o.http_listen, "metrics and health, IP:PORT; port 0: any");
+  flags->AddString("--local-listen", &o.local_listen,
+                   "unix socket that shares the host tier's memory with clients on this machine: a "
+                   "path (mount its folder into containers), @NAME, auto or off");
   flags->AddString("--advertise", &o.advertise,
                    "host that clients connect to, where --data-listen is on all interfaces");
   flags->AddUint("--data-threads", &o.data_threads, "threads of the data plane", 1, 64);
@@ -139,6 +151,7 @@ absl::Status NodeOptions::Validate() const {
   TERRACE_RETURN_IF_ERROR(ValidateListener(*this, "--data-listen", data_listen));
   TERRACE_RETURN_IF_ERROR(ValidateListener(*this, "--http-listen", http_listen));
   TERRACE_RETURN_IF_ERROR(ValidateDataAddresses(*this));
+  TERRACE_RETURN_IF_ERROR(ValidateLocalListener(local_listen));
   if (max_block_bytes < kMinBlockBytes || max_block_bytes > kMaxBlockBytes) {
     return Invalid("--max-block-bytes",
                    fmt::format("{} is outside 4KiB to 64MiB", max_block_bytes));

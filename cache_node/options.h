@@ -31,8 +31,9 @@ struct NodeOptions {
   std::string listen = "127.0.0.1:7470";
   std::string data_listen = "127.0.0.1:0";
   std::string http_listen = "127.0.0.1:7480";
-  std::string advertise;      // host for data and control addresses; empty: as bound
-  uint64_t data_threads = 2;  // default: min(2, cores)
+  std::string local_listen = "auto";  // or "off", or an address (cluster/local_socket.h)
+  std::string advertise;              // host for data and control addresses; empty: as bound
+  uint64_t data_threads = 2;          // default: min(2, cores)
   uint64_t host_bytes = 1ULL << 30;
   std::vector<std::string> ssd;   // PATH[:BYTES] each (cache_node/ssd_folders.h)
   uint64_t ssd_write_budget = 0;  // bytes per day; 0: no bound

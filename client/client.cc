@@ -5,13 +5,16 @@
 
 #include "client/client_parts.h"
 #include "client/control_channel.h"
+#include "client/copier.h"
 #include "client/data_channel.h"
 #include "client/get_task.h"
+#include "client/local_memory.h"
 #include "client/match_task.h"
 #include "client/operation.h"
 #include "client/persist_task.h"
 #include "client/put_task.h"
 #include "client/waiter.h"
+#include "cluster/local_socket.h"
 #include "cluster/network.h"
 #include "cluster/socket_address.h"
 #include "fmt/format.h"
@@ -77,6 +80,8 @@ class ClientImpl : public Client, private SessionListener, private DataListener 
   absl::Status AwaitFirst(absl::Duration timeout);
   void SetFirst(absl::Status outcome);
   void ReopenNamespaces();
+  // Of a node on this machine; null where bytes have to travel.
+  std::shared_ptr<const LocalMemory> ShareMemory(const SessionInfo& session);
   std::shared_ptr<Operation::State> NewOperation(size_t requests, OperationOptions options);
   Operation Submit(std::shared_ptr<Operation::State> state, std::unique_ptr<Task> task);
   Operation Overloaded(std::shared_ptr<Operation::State> state);
@@ -88,6 +93,7 @@ class ClientImpl : public Client, private SessionListener, private DataListener 
   const std::shared_ptr<OperationGauge> gauge_;
   DataChannel channel_{this};
   std::unique_ptr<Transport> transport_;  // its thread runs channel_
+  std::unique_ptr<Copier> copier_;
   std::shared_ptr<IoHandle> io_;
   std::atomic<uint64_t> next_id_{1};
   std::atomic<uint64_t> namespace_epoch_{0};
@@ -98,6 +104,8 @@ class ClientImpl : public Client, private SessionListener, private DataListener 
   // What became of the first attempt; empty until it is known.
   std::optional<absl::Status> first_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, OpenedNamespace> namespaces_ ABSL_GUARDED_BY(mutex_);
+  bool local_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string local_reason_ ABSL_GUARDED_BY(mutex_);
 };
 
 // ---- Life ----
@@ -105,7 +113,8 @@ class ClientImpl : public Client, private SessionListener, private DataListener 
 absl::Status ClientImpl::Start() {
   TERRACE_RETURN_IF_ERROR(completions_->Open());
   TERRACE_ASSIGN_OR_RETURN(transport_, parts_.make_transport(&channel_));
-  channel_.Attach(transport_.get());
+  copier_ = std::make_unique<Copier>(options_.local ? Copier::DefaultThreads() : 0);
+  channel_.Attach(transport_.get(), copier_.get());
   io_ = std::make_shared<IoHandle>(transport_.get(), &channel_);
   control_->Start(this);
   return AwaitFirst(options_.connect_timeout);
@@ -122,6 +131,7 @@ ClientImpl::~ClientImpl() {
     ended.Finish(true);
   });
   ended.Wait();
+  copier_.reset();  // what is being copied is in place, or called off
   control_->Stop();
   io_->Close();
   transport_->Shutdown(kQuiet);
@@ -164,8 +174,26 @@ absl::Status ClientImpl::OnSessionOpened(const SessionInfo& opened) {
     if (!parts_.resolve) break;
     TERRACE_ASSIGN_OR_RETURN(address, parts_.resolve(address));
   }
+  session.memory = ShareMemory(session);
   io_->Post([session = std::move(session)](DataChannel& channel) { channel.OpenSession(session); });
   return absl::OkStatus();
+}
+
+std::shared_ptr<const LocalMemory> ClientImpl::ShareMemory(const SessionInfo& session) {
+  constexpr absl::Duration kPatience = absl::Seconds(1);
+  absl::StatusOr<std::shared_ptr<const LocalMemory>> memory =
+      absl::UnavailableError("switched off here");
+  if (options_.local && session.local_address.empty()) {
+    memory = absl::UnavailableError("the node does not share its memory");
+  } else if (options_.local && session.host_id != MachineId()) {
+    memory = absl::UnavailableError("the node is on another machine");
+  } else if (options_.local) {
+    memory = LocalMemory::Open(session.local_address, session.token, kPatience);
+  }
+  MutexLock lock(&mutex_);
+  local_reason_ = memory.ok() ? session.local_address : std::string(memory.status().message());
+  local_ = memory.ok();
+  return memory.ok() ? *memory : nullptr;
 }
 
 void ClientImpl::OnSessionEnding() {
@@ -343,6 +371,10 @@ ClientStats ClientImpl::Stats() const {
   stats.timeouts = counters.timeouts;
   stats.operations_in_flight = gauge_->count();
   stats.namespace_epoch = namespace_epoch_;
+  stats.local_bytes = counters.local_bytes;
+  MutexLock lock(&mutex_);
+  stats.local = local_;
+  stats.local_reason = local_reason_;
   return stats;
 }
 

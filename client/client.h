@@ -50,6 +50,9 @@ struct ClientOptions {
   // TLS: `ca_file` switches it on; the pair is for mTLS.
   std::string ca_file{}, cert_file{}, key_file{};
   std::string transport = "auto";  // "auto", "tcp", "rdma"
+  // Read blocks from the memory of a node on the same machine, where it can be reached; else, and
+  // with `false`, their bytes travel.
+  bool local = true;
   absl::Duration connect_timeout = absl::Seconds(5);
   // Operations at most that wait for the node, or (with `notify`) to be polled; past it they end
   // at once with kOverloaded: the handle returned is done, and is not reported to Poll.
@@ -204,6 +207,9 @@ struct MatchResult {
 struct ClientStats {
   std::string transport;
   bool connected = false;
+  bool local = false;        // blocks are read from the node's memory
+  std::string local_reason;  // why, or why not
+  uint64_t local_bytes = 0;  // of get_bytes
   uint64_t reconnects = 0;
   uint64_t gets = 0, get_bytes = 0, puts = 0, put_bytes = 0;
   uint64_t misses = 0, corrupt = 0, timeouts = 0, operations_in_flight = 0;

@@ -47,6 +47,8 @@ absl::StatusOr<SessionInfo> ToSession(const wire::SessionOpened& opened) {
   session.transport = opened.transport();
   session.node_id = opened.node_id();
   session.incarnation = opened.incarnation();
+  session.host_id = opened.host_id();
+  session.local_address = opened.local_address();
   const wire::Limits& stated = opened.limits();
   SessionLimits& limits = session.limits;
   Take(&limits.max_block_bytes, stated.max_block_bytes());

@@ -132,6 +132,13 @@ void DataChannel::Release(uint64_t session_id, uint64_t lease) {
   if (up() && session_id == this->session_id()) Send(0, ReleaseFrame{lease});
 }
 
+void DataChannel::Copy(absl::AnyInvocable<void()> copy, absl::AnyInvocable<void()> copied) {
+  copier_->Run([this, copy = std::move(copy), copied = std::move(copied)]() mutable {
+    copy();
+    transport_->Post(std::move(copied));
+  });
+}
+
 void DataChannel::GiveUp(Running& running, Outcome why) {
   Task* const task = running.task.get();
   if (!running.abandoned) {
@@ -298,8 +305,10 @@ Landing DataChannel::OnReply(Frame frame, uint64_t payload_bytes) {
   auto it = requests_.find(frame.request_id);
   if (it == requests_.end()) {
     // Nobody waits any more: bytes go nowhere, and a lease that came too late goes back.
-    const auto* match = std::get_if<MatchReplyFrame>(&frame.body);
-    if (match != nullptr && match->lease != 0) Send(0, ReleaseFrame{match->lease});
+    uint64_t lease = 0;
+    if (const auto* match = std::get_if<MatchReplyFrame>(&frame.body)) lease = match->lease;
+    if (const auto* lent = std::get_if<LentFrame>(&frame.body)) lease = lent->lease;
+    if (lease != 0) Send(0, ReleaseFrame{lease});
     return {};
   }
   Task* const task = it->second.task;

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "client/backoff.h"
+#include "client/copier.h"
 #include "client/session.h"
 #include "client/task.h"
 #include "cluster/transport.h"
@@ -33,6 +34,7 @@ class DataListener {
 // Counted on the transport's thread, read by any.
 struct ChannelCounters {
   std::atomic<uint64_t> gets{0}, get_bytes{0}, puts{0}, put_bytes{0};
+  std::atomic<uint64_t> local_bytes{0};  // of get_bytes
   std::atomic<uint64_t> misses{0}, corrupt{0}, timeouts{0}, reconnects{0};
 };
 
@@ -43,8 +45,11 @@ inline void Count(std::atomic<uint64_t>* counter, uint64_t amount = 1) {
 class DataChannel : public TransportHandler {
  public:
   explicit DataChannel(DataListener* listener) : listener_(listener) {}
-  // Before anything else; `transport` delivers its events here.
-  void Attach(Transport* transport) { transport_ = transport; }
+  // Before anything else; `transport` delivers its events here, `copier` ends before it.
+  void Attach(Transport* transport, Copier* copier) {
+    transport_ = transport;
+    copier_ = copier;
+  }
 
   // The session's life.
   void OpenSession(SessionInfo session);
@@ -69,6 +74,12 @@ class DataChannel : public TransportHandler {
   // ---- For tasks ----
   const SessionLimits& limits() const { return session_->limits; }
   uint64_t session_id() const { return session_ ? session_->session_id : 0; }
+  // The node's memory; null where bytes travel.
+  std::shared_ptr<const LocalMemory> memory() const {
+    return session_ ? session_->memory : nullptr;
+  }
+  // Runs `copy` on a thread of its own and then `copied` on this one.
+  void Copy(absl::AnyInvocable<void()> copy, absl::AnyInvocable<void()> copied);
   // Asks for turns to send requests, or values.
   void WantTurn(Task* task) {
     task->needs_room() ? turns_.push_back(task) : turns_.push_front(task);
@@ -137,6 +148,7 @@ class DataChannel : public TransportHandler {
 
   DataListener* const listener_;
   Transport* transport_ = nullptr;
+  Copier* copier_ = nullptr;
   ChannelCounters counters_;
   std::atomic<bool> up_{false};
 

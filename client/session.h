@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "client/local_memory.h"
 #include "proto/frame.h"
 
 namespace terrace {
@@ -28,6 +30,9 @@ struct SessionInfo {
   std::string transport;                    // what they speak; "" where the node does not say
   std::string node_id;
   uint64_t incarnation = 0;
+  std::string host_id;                        // of the machine that the node runs on
+  std::string local_address;                  // where it shares its memory; "": it does not
+  std::shared_ptr<const LocalMemory> memory;  // null: bytes travel
   SessionLimits limits;
 };
 

@@ -84,9 +84,9 @@ class EnvelopeView {
   ByteSpan bytes_;
 };
 
-// The generation alone, which no valid envelope has as 0. With these two a reader in another process
-// can tell that a place has not changed hands while he read it: he reads, then asks whether the
-// generation is still the one that he was promised. Encoded bytes at a multiple of 8.
+// The generation alone, which no valid envelope has as 0. With these two a reader in another
+// process can tell that a place has not changed hands while he read it: he reads, then asks whether
+// the generation is still the one that he was promised. Encoded bytes at a multiple of 8.
 uint64_t LoadGeneration(ByteSpan envelope);
 void Invalidate(MutableByteSpan envelope);
 

@@ -155,6 +155,11 @@ void RequestFields(C& coder, F& f) {
     coder.Value(f.deadline_ms);
     kReserveItemFields(coder, f.item);
     coder.Envelope(f.envelope);
+  } else if constexpr (kIs<F, LendFrame>) {
+    coder.Value(f.ns.value);
+    coder.Value(f.deadline_ms);
+    coder.Value(f.lease_ms);
+    coder.List(f.keys, kKeyFields);
   } else if constexpr (kIs<F, ReleaseFrame>) {
     coder.Value(f.lease);
   } else {
@@ -178,6 +183,15 @@ void Fields(C& coder, F& f) {
     coder.List(f.items, [](auto& c, auto& item) {
       c.Status(item.status);
       c.Value(item.reservation);
+    });
+  } else if constexpr (kIs<F, LentFrame>) {
+    coder.Value(f.lease);
+    coder.List(f.items, [](auto& c, auto& item) {
+      c.Value(item.index);
+      c.Status(item.status);
+      c.Value(item.value);
+      c.Value(item.envelope);
+      c.Value(item.generation);
     });
   } else if constexpr (kIs<F, PutReplyFrame>) {
     coder.Value(f.index);

@@ -27,6 +27,13 @@
 //                              <-  PutReply(index, status), one per key
 //   Touch(keys), Release(lease), Cancel(request)   no reply
 //
+// A client on the node's machine that has mapped its memory (proto/local_memory.h) may ask for
+// places instead of bytes:
+//
+//   Lend(keys)                 ->
+//                              <-  Lent(lease, place per key), until every key is answered
+//   Release(lease)             ->
+//
 // Request ids are the client's, never 0 (Hello, Touch and Release use 0).
 #pragma once
 
@@ -158,10 +165,29 @@ struct PersistFrame {
   std::vector<WireKey> keys;
 };
 
+// Places of blocks, to be read while the lease lasts. Answered as the blocks are found, several in
+// one frame; blocks on ssd come later than the others.
+struct LendFrame {
+  NamespaceId ns;
+  uint32_t deadline_ms = 0;  // as in Get
+  uint32_t lease_ms = 0;     // the longest that any place is wanted for
+  std::vector<WireKey> keys;
+};
+struct LentFrame {
+  struct Item {
+    uint16_t index = 0;
+    WireStatus status = WireStatus::kOk;  // kOverloaded: nothing more is lent now, Get may do
+    uint64_t value = 0, envelope = 0;     // offsets in the node's memory, when kOk
+    uint64_t generation = 0;              // of the envelope
+  };
+  uint64_t lease = 0;  // 0: of no item
+  std::vector<Item> items;
+};
+
 using FrameBody =
     std::variant<HelloFrame, HelloReplyFrame, MatchFrame, MatchReplyFrame, GetFrame, BlockFrame,
                  ReserveFrame, ReserveReplyFrame, ValueFrame, PutReplyFrame, TouchFrame,
-                 ReleaseFrame, CancelFrame, PutFrame, PersistFrame>;
+                 ReleaseFrame, CancelFrame, PutFrame, PersistFrame, LendFrame, LentFrame>;
 
 struct Frame {
   uint64_t request_id = 0;

@@ -1,0 +1,34 @@
+// The memory of a node on this machine, mapped for reading (proto/local_memory.h).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/bytes.h"
+#include "proto/frame.h"
+
+namespace terrace {
+
+// What is in it changes under the reader's eyes: whatever is read from it is copied first and
+// judged then, or judged by its generation afterwards (proto/envelope.h). Reading never faults.
+class LocalMemory {
+ public:
+  // Blocks, at most `timeout`. Unavailable: no such socket in reach (another container, say), or
+  // the node does not share; DeadlineExceeded; DataLoss: what came is not safe to map.
+  static absl::StatusOr<std::shared_ptr<const LocalMemory>> Open(const std::string& address,
+                                                                 const SessionToken& token,
+                                                                 absl::Duration timeout);
+  explicit LocalMemory(ByteSpan bytes) : bytes_(bytes) {}  // takes the mapping over
+  ~LocalMemory();
+  LocalMemory(const LocalMemory&) = delete;
+  LocalMemory& operator=(const LocalMemory&) = delete;
+
+  ByteSpan bytes() const { return bytes_; }
+
+ private:
+  const ByteSpan bytes_;
+};
+
+}  // namespace terrace
