@@ -28,8 +28,6 @@ constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // Of the time to stop, what the ends of streams and connections may take, each.
 constexpr absl::Duration kEndOfStreams = absl::Milliseconds(500);
 constexpr absl::Duration kEndOfTransport = absl::Milliseconds(250);
-// Folders of the ssd tier belong to a cluster; a node without one is its own.
-constexpr char kCluster[] = "local";
 
 enum class State { kStarting, kReady, kStopping };
 
@@ -199,7 +197,7 @@ absl::StatusOr<std::unique_ptr<ColdTier>> NodeImpl::OpenColdTier() {
       TERRACE_ASSIGN_OR_RETURN(one.budget_bytes, DefaultSsdBytes(folder.path));
     }
     one.on_request = RequestTimes(folder.path, &registry_);
-    one.cluster = kCluster;
+    one.cluster = kLocalCluster;
     one.node = options_.node_id;
     tier.folders.push_back(std::move(one));
   }
