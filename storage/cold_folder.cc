@@ -624,6 +624,11 @@ ColdFolderStats ColdFolder::Stats() const {
   stats.blocks = table_.here();
   stats.in_flight = in_flight_.size();
   stats.memory_bytes += table_.bytes() + extents_.bookkeeping_bytes();
+  if (catalogue_full_) {
+    stats.writes_error = "the catalogue takes more than its share of the budget";
+  } else if (writes_resume_ <= options_.clock->Now()) {
+    stats.writes_error.clear();
+  }
   if (stats.overdue > 0) {
     stats.health = FolderHealth::kHangs;
   } else if (load_failed_ || catalogue_full_ || writes_resume_ > options_.clock->Now()) {

@@ -38,6 +38,7 @@ void ColdFolder::WritesFailedLocked(const absl::Status& why, absl::Duration paus
     Log(LogLevel::kWarning, "ssd", "{}: writes fail: {}", options_.path, why.ToString());
   }
   writes_resume_ = now + pause;
+  stats_.writes_error = std::string(why.message());
 }
 
 // A busy keeper comes by within the commit interval; waking it sooner would make small commits.

@@ -93,6 +93,8 @@ struct ColdFolderStats {
   FolderHealth health = FolderHealth::kHealthy;
   bool loaded = false;
   bool rebuilding = false;
+  std::string load_error;    // loading failed: why; empty otherwise
+  std::string writes_error;  // writes are paused: why; empty otherwise
   double load_progress = 0;  // 0 to 1
   uint64_t budget_bytes = 0;
   uint64_t slot_budget_bytes = 0;  // of all extents that the budget has room for

@@ -61,6 +61,7 @@ TEST_F(ColdFault, WritesRestAfterErrorsInARowAndComeBack) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(absl::IsUnavailable(PutAndWait(*folder_, block)));
   EXPECT_FALSE(folder_->AcceptsWrites());
   EXPECT_EQ(folder_->Stats().health, FolderHealth::kWritesFail);
+  EXPECT_NE(folder_->Stats().writes_error, "");
   EXPECT_TRUE(absl::IsUnavailable(PutAndWait(*folder_, block)));
   EXPECT_EQ(GetAndCheck(*folder_, KeyOf(0)), absl::OkStatus());  // reads go on
   clock_.Advance(absl::Seconds(5));

@@ -240,6 +240,7 @@ TEST(ColdFolder, ACatalogueFoundBrokenWhileLoadingCostsWritesUntilTheNextStart) 
     auto folder = ColdFolder::Open(SmallFolder(temp.path())).value();
     EXPECT_TRUE(absl::IsDataLoss(folder->WaitUntilLoaded(absl::Seconds(20))));
     EXPECT_EQ(folder->Stats().health, FolderHealth::kWritesFail);
+    EXPECT_NE(folder->Stats().load_error, "");
     ColdBlock found;
     const BlockKey stranger = KeyOf(5000);
     folder->Find({&stranger, 1}, {&found, 1});
