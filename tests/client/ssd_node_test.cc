@@ -224,6 +224,17 @@ TEST_F(SsdNodeTest, AnInterruptedScrubSaysHowFarItCame) {
   EXPECT_TRUE(Eventually([&] { return Ctl({"scrub"}).code == 0; })) << "it has ended there too";
 }
 
+TEST_F(SsdNodeTest, LoadAlwaysTellsTheHitsOfTheSsdTier) {
+  const std::string path = folder_.path() + "/load.json";
+  ChildProcess load =
+      *ChildProcess::Start({BinaryPath("terrace-load"), "--address=" + node_.address(),
+                            "--seconds=1", "--block-bytes=4KiB", "--json=" + path});
+  EXPECT_EQ(load.Wait(), 0) << load.errors();
+  EXPECT_THAT(load.output(), HasSubstr("hits in ssd"));
+  std::ifstream in(path);
+  EXPECT_TRUE(json::parse(in)["hits"].contains("ssd"));
+}
+
 TEST_F(SsdNodeTest, WrongFoldersAreNamedWithTheMend) {
   const auto start = [](std::vector<std::string> more) {
     std::vector<std::string> argv = {BinaryPath("terraced"), "--listen=127.0.0.1:0",
