@@ -115,6 +115,7 @@ absl::StatusOr<int> Scrub(const GlobalOptions& options, uint64_t bytes_per_secon
   while (reader->Read(&reply)) {
     if (options.json) {
       PrintTo(stdout, "{}", ToJson(reply));
+      std::fflush(stdout);
     } else {
       progress.Tell(reply);
     }
