@@ -5,6 +5,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "cache_node/control_auth.h"
+#include "cache_node/tier_metrics.h"
 #include "proto/clock.h"
 #include "proto/log.h"
 #include "proto/status.h"
@@ -36,6 +37,12 @@ void Fill(const ResidentBlock& block, v1::TopBlock* out) {
   out->set_tier(ToString(block.tier));
 }
 
+using Counts = google::protobuf::Map<std::string, uint64_t>;
+
+void Fill(const NamedCounts& counts, Counts* out) {
+  for (const auto& [name, blocks] : counts) (*out)[name] = blocks;
+}
+
 void Fill(const TierStats& stats, v1::TierInfo* out) {
   out->set_tier(ToString(stats.tier));
   out->set_capacity_bytes(stats.capacity_bytes);
@@ -52,19 +59,18 @@ void Fill(const TierStats& stats, v1::TierInfo* out) {
   out->set_puts_no_space(stats.puts_no_space);
   out->set_puts_aborted(stats.puts_aborted);
   out->set_turnovers(stats.turnovers);
-  auto& evictions = *out->mutable_evictions();
-  if (stats.tier == Tier::kSsd) {
-    evictions["space"] = stats.evicted;
-    evictions["expired"] = stats.expired;
-    evictions["corrupt"] = stats.corrupt;
-    evictions["forgotten"] = stats.forgotten;
-    return;
-  }
-  evictions["space"] = stats.evicted_for_space;
-  evictions["copied"] = stats.evicted_copied;
-  evictions["watermark"] = stats.evicted_watermark;
-  evictions["region_move"] = stats.evicted_region_move;
-  evictions["forgotten"] = stats.forgotten;
+  Fill(EvictionsOf(stats), out->mutable_evictions());
+}
+
+// What is between the two is told with the faster one.
+void Fill(const ControlPlane& plane, v1::GetTiersReply* reply) {
+  const std::vector<TierStats> tiers = plane.store->Tiers();
+  for (const TierStats& tier : tiers) Fill(tier, reply->add_tiers());
+  if (plane.store->cold() == nullptr) return;
+  Fill(DemotionsOf(tiers.front()), reply->mutable_tiers(0)->mutable_demotions());
+  Fill(FillsOf(tiers.front()), reply->mutable_tiers(0)->mutable_fills());
+  v1::TierInfo* ssd = reply->mutable_tiers(reply->tiers_size() - 1);
+  for (v1::FolderInfo& folder : plane.folders()) *ssd->add_folders() = std::move(folder);
 }
 
 // The progress of something long, told by the thread that does it. gRPC and that thread may let go
@@ -134,8 +140,10 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
 
 v1::DeleteNamespaceProgress ToMessage(const DeletionProgress& progress) {
   v1::DeleteNamespaceProgress message;
-  message.set_blocks_forgotten(progress.forgotten);
-  message.set_blocks_total(progress.total);
+  message.set_host_blocks_forgotten(progress.forgotten.host);
+  message.set_ssd_blocks_forgotten(progress.forgotten.ssd);
+  message.set_host_blocks_total(progress.total.host);
+  message.set_ssd_blocks_total(progress.total.ssd);
   message.set_done(progress.done);
   return message;
 }
@@ -146,7 +154,8 @@ v1::ScrubReply ToMessage(const ScrubProgress& progress) {
   message.set_blocks_total(progress.blocks_total);
   message.set_bytes(progress.bytes);
   message.set_corrupt(progress.corrupt);
-  message.set_unread(progress.unread);
+  message.set_unreadable(progress.unreadable);
+  message.set_left(progress.left);
   message.set_done(progress.done);
   return message;
 }
@@ -166,7 +175,7 @@ grpc::ServerUnaryReactor* AdminService::GetTiers(grpc::CallbackServerContext* co
                                                  const v1::GetTiersRequest*,
                                                  v1::GetTiersReply* reply) {
   return Answer(context, plane_, Role::kAny, [&](const Identity&) {
-    for (const TierStats& tier : plane_.store->Tiers()) Fill(tier, reply->add_tiers());
+    Fill(plane_, reply);
     return absl::OkStatus();
   });
 }

@@ -34,6 +34,7 @@ struct ControlPlane {
   // What every session is told; its id, token and tenant are filled in.
   control::v1::SessionOpened welcome;
   std::function<control::v1::NodeStatus()> status;
+  std::function<std::vector<control::v1::FolderInfo>()> folders;  // of the ssd tier
   // A session's stream is over: ends the session and closes its data connections.
   std::function<void(uint64_t session_id)> end_session;
 };

@@ -6,6 +6,8 @@
 
 #include <cstdio>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "cache_node/host_memory.h"
 #include "cache_node/node.h"
@@ -18,6 +20,7 @@
 #include "proto/program.h"
 #include "proto/units.h"
 #include "proto/version.h"
+#include "storage/folder_identity.h"
 
 namespace terrace {
 namespace {
@@ -45,26 +48,56 @@ void PrintMemory(std::FILE* out, const NodeOptions& options) {
   }
 }
 
-void PrintSsd(const NodeOptions& options) {
+absl::Status WithSsdFlag(const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat("--ssd: ", absl::StripPrefix(status.message(), "ssd: ")));
+}
+
+void Warn(const absl::Status& status) {
+  PrintTo(stderr, "terraced: warning: {}\n", std::string(status.message()));
+}
+
+void PrintSsdFolder(const SsdFolder& folder) {
+  if (folder.bytes != 0) {
+    PrintTo(stdout, "ssd:      {}, {}\n", folder.path, FormatBytes(folder.bytes));
+    return;
+  }
+  const absl::StatusOr<uint64_t> bytes = DefaultSsdBytes(folder.path);
+  if (!bytes.ok()) return Warn(WithSsdFlag(bytes.status()));
+  PrintTo(stdout, "ssd:      {}, {} (four fifths of the device)\n", folder.path,
+          FormatBytes(*bytes));
+}
+
+// The folders as a start would find them; nothing is made or changed.
+absl::Status LookAtSsd(const NodeOptions& options) {
   const absl::StatusOr<std::vector<SsdFolder>> folders = ParseSsdFolders(options.ssd);  // validated
   for (const SsdFolder& folder : *folders) {
-    if (folder.bytes != 0) {
-      PrintTo(stdout, "ssd:      {}, {}\n", folder.path, FormatBytes(folder.bytes));
-      continue;
-    }
-    const absl::StatusOr<uint64_t> bytes = DefaultSsdBytes(folder.path);
-    if (bytes.ok()) {
-      PrintTo(stdout, "ssd:      {}, {} (four fifths of the device)\n", folder.path,
-              FormatBytes(*bytes));
-    } else {
-      PrintTo(stderr, "terraced: warning: --ssd: {}\n", std::string(bytes.status().message()));
-    }
+    absl::Status wrong = LookAtFolder(folder.path, {kLocalCluster, options.node_id});
+    if (!wrong.ok()) return WithSsdFlag(wrong);
+    // By the node, perhaps, whose next start this configuration is for.
+    if (absl::Status lock = LookAtLock(folder.path); !lock.ok()) Warn(WithSsdFlag(lock));
+  }
+  return absl::OkStatus();
+}
+
+void PrintSsd(const NodeOptions& options) {
+  const absl::StatusOr<std::vector<SsdFolder>> folders = ParseSsdFolders(options.ssd);  // validated
+  for (const SsdFolder& folder : *folders) PrintSsdFolder(folder);
+  const auto print_bytes = [](const char* name, uint64_t bytes, const char* unit) {
+    if (bytes > 0) PrintTo(stdout, "ssd:      {} {}{}\n", name, FormatBytes(bytes), unit);
+  };
+  print_bytes("write budget", options.ssd_write_budget, " per day");
+  print_bytes("write rate", options.ssd_write_rate, " per second");
+  print_bytes("endurance", options.ssd_endurance, " of each device");
+  if (options.ssd_max_age > absl::ZeroDuration()) {
+    PrintTo(stdout, "ssd:      max age {}\n", absl::FormatDuration(options.ssd_max_age));
   }
 }
 
 int CheckConfig(const NodeOptions& options) {
   const absl::StatusOr<Security> security = Security::Load(options);
   if (!security.ok()) return Fail(security.status(), kExitConfig);
+  if (absl::Status ssd = LookAtSsd(options); !ssd.ok()) return Fail(ssd, kExitConfig);
   PrintTo(stdout, "node:     {}, terrace {}\n", options.node_id, kVersion);
   PrintTo(stdout, "control:  {}\ndata:     {}, {} threads, transport {}\nhttp:     {}\n",
           options.listen, options.data_listen, options.data_threads, options.transport,

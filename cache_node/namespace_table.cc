@@ -208,16 +208,17 @@ bool NamespaceTable::Deleting() const {
 }
 
 bool NamespaceTable::ForgetSome(TieredStore* store, NamespaceId id, bool count_first) {
-  uint64_t total = 0;
+  Forgotten total;
   if (count_first) {
     // From here on a restart goes on with the deletion.
     MutexLock writing(&create_mutex_);
     Save(nullptr).IgnoreError();  // logged; the deletion goes on all the same
-    total = store->UsageByNamespace()[id].blocks + store->CountCold(id).value_or(0);
+    total = {store->UsageByNamespace()[id].blocks, store->CountCold(id).value_or(0)};
   }
-  const uint64_t forgotten = store->Forget(id, kForgetBatch);
+  const Forgotten forgotten = store->Forget(id, kForgetBatch);
   // Nothing was found, or nothing could be deleted: only the catalogue's word ends it.
-  if (forgotten == 0) {
+  const bool none = forgotten.copies() == 0;
+  if (none) {
     const absl::StatusOr<uint64_t> left = store->CountCold(id);
     if (!left.ok() || *left > 0) return false;
   }
@@ -229,8 +230,9 @@ bool NamespaceTable::ForgetSome(TieredStore* store, NamespaceId id, bool count_f
     Deletion& deletion = it->second;
     if (count_first) deletion.progress.total = total;
     deletion.counted = true;
-    deletion.progress.forgotten += forgotten;
-    deletion.progress.done = forgotten == 0;
+    deletion.progress.forgotten.host += forgotten.host;
+    deletion.progress.forgotten.ssd += forgotten.ssd;
+    deletion.progress.done = none;
     progress = deletion.progress;
     observers = deletion.observers;
     if (progress.done) {

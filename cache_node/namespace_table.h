@@ -62,8 +62,8 @@ class OpenedNamespace {
 };
 
 struct DeletionProgress {
-  uint64_t forgotten = 0;
-  uint64_t total = 0;  // when the deletion began
+  Forgotten forgotten;
+  Forgotten total;  // when the deletion began
   bool done = false;
 };
 

@@ -10,6 +10,7 @@
 #include "cache_node/background_loop.h"
 #include "cache_node/control_server.h"
 #include "cache_node/data_service.h"
+#include "cache_node/folder_info.h"
 #include "cache_node/http_service.h"
 #include "cache_node/local_service.h"
 #include "cache_node/security.h"
@@ -31,8 +32,6 @@ constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 // Of the time to stop, what the ends of streams and connections may take, each.
 constexpr absl::Duration kEndOfStreams = absl::Milliseconds(500);
 constexpr absl::Duration kEndOfTransport = absl::Milliseconds(250);
-// Folders of the ssd tier belong to a cluster; a node without one is its own.
-constexpr char kCluster[] = "local";
 
 enum class State { kStarting, kReady, kStopping };
 
@@ -110,6 +109,7 @@ class NodeImpl final : public Node {
   std::string Advertised(const std::string& bound) const;
   control::v1::SessionOpened Welcome() const;
   control::v1::NodeStatus Status() const;
+  std::vector<control::v1::FolderInfo> Folders() const;
   void Collect(std::vector<MetricSample>* out) const;
   size_t connection_count() const;
   void EndSession(uint64_t session_id);
@@ -119,7 +119,8 @@ class NodeImpl final : public Node {
   const NodeOptions options_;
   const NodeHooks hooks_;
   Clock* const clock_ = Clock::Real();
-  absl::Duration opened_at_;  // the ssd tier, by the clock
+  absl::Duration opened_at_;          // the ssd tier, by the clock
+  std::vector<std::string> devices_;  // of its folders, in words
   const absl::Duration started_ = clock_->Now();
   // Later starts have larger ones.
   const uint64_t incarnation_ = static_cast<uint64_t>(absl::ToUnixMicros(absl::Now()));
@@ -203,12 +204,13 @@ absl::StatusOr<std::unique_ptr<ColdTier>> NodeImpl::OpenColdTier() {
       TERRACE_ASSIGN_OR_RETURN(one.budget_bytes, DefaultSsdBytes(folder.path));
     }
     one.on_request = RequestTimes(folder.path, &registry_);
-    one.cluster = kCluster;
+    one.cluster = kLocalCluster;
     one.node = options_.node_id;
     tier.folders.push_back(std::move(one));
   }
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<ColdTier> opened, ColdTier::Open(std::move(tier)));
   opened_at_ = clock_->Now();
+  for (const std::string& path : opened->paths()) devices_.push_back(FileSystemOf(path));
   keeper_ = std::make_unique<NamespaceKeeper>(opened->paths());
   TERRACE_RETURN_IF_ERROR(namespaces_.KeepIn(keeper_.get()));
   return opened;
@@ -325,6 +327,7 @@ absl::Status NodeImpl::StartControl() {
   plane.registry = &registry_;
   plane.welcome = Welcome();
   plane.status = [this] { return Status(); };
+  plane.folders = [this] { return Folders(); };
   plane.end_session = [this](uint64_t id) { EndSession(id); };
   const HostPort address = *ParseHostPort(options_.listen);
   absl::StatusOr<std::unique_ptr<ControlServer>> control =
@@ -405,7 +408,18 @@ control::v1::NodeStatus NodeImpl::Status() const {
     out.set_bytes(item.bytes);
   }
   status.set_resident_memory_bytes(ResidentMemoryBytes());
+  for (control::v1::FolderInfo& folder : Folders()) *status.add_folders() = std::move(folder);
   return status;
+}
+
+std::vector<control::v1::FolderInfo> NodeImpl::Folders() const {
+  std::vector<control::v1::FolderInfo> folders;
+  if (store_->cold() == nullptr) return folders;
+  const std::vector<ColdFolderStats> stats = store_->cold()->FolderStats();
+  for (size_t i = 0; i < stats.size(); ++i) {
+    folders.push_back(ToFolderInfo(stats[i], devices_[i]));
+  }
+  return folders;
 }
 
 size_t NodeImpl::connection_count() const {

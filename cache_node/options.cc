@@ -87,6 +87,23 @@ absl::Status ValidateSecurity(const NodeOptions& options) {
   return absl::OkStatus();
 }
 
+// A node that was meant to have an ssd tier must not run without one unnoticed.
+absl::Status ValidateSsdKnobs(const NodeOptions& options) {
+  if (!options.ssd.empty()) return absl::OkStatus();
+  const std::pair<const char*, bool> knobs[] = {
+      {"--ssd-write-budget", options.ssd_write_budget != 0},
+      {"--ssd-write-rate", options.ssd_write_rate != 0},
+      {"--ssd-endurance", options.ssd_endurance != 0},
+      {"--ssd-max-age", options.ssd_max_age != absl::ZeroDuration()}};
+  for (const auto& [flag, given] : knobs) {
+    if (given) {
+      return Invalid(flag,
+                     "has no effect without --ssd; name a folder with --ssd, or leave it out");
+    }
+  }
+  return absl::OkStatus();
+}
+
 void AddFlags(Flags* flags, CommandLine* line) {
   NodeOptions& o = line->options;
   NodeLimits& limits = o.limits;
@@ -104,12 +121,13 @@ void AddFlags(Flags* flags, CommandLine* line) {
   flags->AddStrings("--ssd", &o.ssd,
                     "folder of the ssd tier, PATH[:BYTES]; several times for several devices; "
                     "without BYTES: four fifths of the device");
-  flags->AddBytes("--ssd-write-budget", &o.ssd_write_budget,
-                  "bytes per day that may be written to the ssd tier, 1/24 of it in one burst; "
-                  "0: no bound");
+  flags->AddBytes(
+      "--ssd-write-budget", &o.ssd_write_budget,
+      "bytes per day that may be written to the ssd tier, 1/24 of it in one burst, which "
+      "each start has anew; 0: no bound");
   flags->AddBytes("--ssd-write-rate", &o.ssd_write_rate,
                   "bytes per second that leave host memory for the ssd tier, at most; what must "
-                  "leave sooner is not written; 0: no bound");
+                  "leave sooner is not written; a stop does not keep to it; 0: no bound");
   flags->AddBytes("--ssd-endurance", &o.ssd_endurance,
                   "bytes that a device may be written in its life, as its maker says; gives the "
                   "metric terrace_ssd_projected_life_seconds");
@@ -131,13 +149,17 @@ void AddFlags(Flags* flags, CommandLine* line) {
                  1 << 20);
   flags->AddUint("--max-leases", &limits.max_leases, "leases held by one session", 1, 1 << 16);
   flags->AddDuration("--max-lease", &limits.max_lease, "longest time that a lease may be held");
-  flags->AddDuration("--stop-timeout", &o.stop_timeout,
-                     "time to finish what is in flight after SIGTERM");
+  flags->AddDuration(
+      "--stop-timeout", &o.stop_timeout,
+      "time to finish what is in flight after SIGTERM; an ssd tier gets what is left "
+      "of it to write host memory to, and half of it at least, so that a stop takes "
+      "up to 1.5 times as long and a second");
   flags->AddChoice("--log-level", &o.log_level, "what is logged to standard error",
                    {"debug", "info", "warning", "error"});
   flags->AddBool("--check-config", &line->check_config,
-                 "print what would run and exit: 0, or 2 when the configuration is wrong; what is "
-                 "not there at the moment (memory) is a warning");
+                 "print what would run and exit: 0, or 2 when the configuration or a folder of the "
+                 "ssd tier is wrong; what is not to be had at the moment (memory, a folder that a "
+                 "running node uses) is a warning");
 }
 
 }  // namespace
@@ -164,6 +186,7 @@ absl::Status NodeOptions::Validate() const {
   if (auto folders = ParseSsdFolders(ssd); !folders.ok()) {
     return Invalid("--ssd", std::string(folders.status().message()));
   }
+  TERRACE_RETURN_IF_ERROR(ValidateSsdKnobs(*this));
   if (ssd_max_age < absl::ZeroDuration() || ssd_max_age > absl::Hours(24 * 365 * 10)) {
     return Invalid("--ssd-max-age", "expected 0s to ten years");
   }

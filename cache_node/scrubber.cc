@@ -67,9 +67,17 @@ void Count(const absl::Status& status, uint64_t bytes, ScrubProgress* progress) 
     progress->bytes += bytes;
   } else if (absl::IsDataLoss(status)) {
     progress->corrupt += 1;
+  } else if (absl::IsNotFound(status)) {
+    progress->left += 1;
   } else {
-    progress->unread += 1;
+    progress->unreadable += 1;
   }
+}
+
+// Of a block that the catalogue has listed and the tier does not show.
+absl::Status WhyNotRead(Presence presence) {
+  return presence == Presence::kAskAgain ? absl::AbortedError("the tier is still loading")
+                                         : absl::NotFoundError("it left meanwhile");
 }
 
 }  // namespace
@@ -130,8 +138,11 @@ void Scrubber::Run(uint64_t bytes_per_second, const Observer& observer) {
       for (size_t k = 0; k < keys.size() && wanted; k += kReadsAtATime) {
         std::vector<std::shared_ptr<Read>> reads;
         for (size_t j = k; j < std::min(keys.size(), k + kReadsAtATime); ++j) {
-          if (blocks[j].presence != Presence::kHere) continue;  // it left meanwhile
-          reads.push_back(StartRead(tier_, keys[j], blocks[j]));
+          if (blocks[j].presence == Presence::kHere) {
+            reads.push_back(StartRead(tier_, keys[j], blocks[j]));
+          } else {
+            Count(WhyNotRead(blocks[j].presence), 0, &progress);
+          }
         }
         for (const auto& read : reads) Count(Await(read.get()), read->size, &progress);
         absl::Duration due = begin;

@@ -16,10 +16,12 @@
 namespace terrace {
 
 struct ScrubProgress {
-  uint64_t blocks = 0, blocks_total = 0;  // read so far, and catalogued when it began
-  uint64_t bytes = 0;
-  uint64_t corrupt = 0;  // failed their checks, and are gone
-  uint64_t unread = 0;   // could not be read: the device fails, or they left meanwhile
+  uint64_t blocks = 0, blocks_total = 0;  // come by so far, and in the tier when it began
+  uint64_t bytes = 0;                     // read and right
+  // Of `blocks`:
+  uint64_t corrupt = 0;     // failed their checks, and are gone
+  uint64_t unreadable = 0;  // are there and could not be read: the device fails, or is too busy
+  uint64_t left = 0;        // left the tier between being listed and being read
   bool done = false;
   absl::Status status;  // of the scrub itself, when done
 };

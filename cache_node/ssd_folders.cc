@@ -22,7 +22,11 @@ absl::StatusOr<SsdFolder> ParseSsdFolder(std::string_view text) {
       folder = {std::string(text.substr(0, colon)), *bytes};
     } else if (meant) {
       const std::string why =
-          bytes.ok() ? "a budget of nothing" : std::string(bytes.status().message());
+          bytes.ok() ? fmt::format(
+                           "a budget of 0 holds nothing: give {} at least, or leave ':{}' "
+                           "out for four fifths of the device",
+                           FormatBytes(kMinSsdBytes), size)
+                     : std::string(bytes.status().message());
       return absl::InvalidArgumentError(fmt::format(
           "'{}': {}; expected PATH or PATH:BYTES, as in /mnt/nvme0/terrace:800GiB", text, why));
     }

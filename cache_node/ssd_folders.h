@@ -16,6 +16,9 @@ struct SsdFolder {
   uint64_t bytes = 0;  // 0: four fifths of the device (DefaultSsdBytes)
 };
 
+// Folders of the ssd tier belong to a cluster; a node without one is its own.
+constexpr char kLocalCluster[] = "local";
+
 // Of a folder of the ssd tier: below this it holds too little to be worth its catalogue.
 constexpr uint64_t kMinSsdBytes = 256 << 20;
 constexpr uint64_t kMaxSsdBytes = kMaxFolderBytes;

@@ -53,7 +53,7 @@ class StoreImpl final : public TieredStore {
                                      std::span<const uint32_t> depths) override;
   void Persist(const BlockKey& key, PersistWaiter waiter) override;
   bool Evict(const BlockKey& key) override;
-  uint64_t Forget(NamespaceId ns, uint64_t limit) override;
+  Forgotten Forget(NamespaceId ns, uint64_t limit) override;
   bool Tidy() override;
   absl::Duration TidyAgainIn() const override;
   void SetRoomListener(std::function<void()> listener) override;

@@ -19,9 +19,8 @@ class Samples {
       out_.push_back({name, help, counter, labels_[i], value(i)});
     }
   }
-  using Named = std::vector<std::pair<const char*, uint64_t>>;
   void AddBy(bool counter, const char* name, const char* help, const char* label,
-             const std::function<Named(size_t)>& values) {
+             const std::function<NamedCounts(size_t)>& values) {
     for (size_t i = 0; i < labels_.size(); ++i) {
       for (const auto& [key, value] : values(i)) {
         MetricLabels labels = labels_[i];
@@ -36,7 +35,13 @@ class Samples {
   std::vector<MetricSample>& out_;
 };
 
-Samples::Named Evictions(const TierStats& tier) {
+double IsHealth(const ColdFolderStats& folder, FolderHealth health) {
+  return folder.health == health ? 1 : 0;
+}
+
+}  // namespace
+
+NamedCounts EvictionsOf(const TierStats& tier) {
   if (tier.tier == Tier::kSsd) {
     return {{"space", tier.evicted},
             {"expired", tier.expired},
@@ -50,11 +55,17 @@ Samples::Named Evictions(const TierStats& tier) {
           {"forgotten", tier.forgotten}};
 }
 
-double IsHealth(const ColdFolderStats& folder, FolderHealth health) {
-  return folder.health == health ? 1 : 0;
+NamedCounts DemotionsOf(const TierStats& host) {
+  return {{"written", host.demoted},
+          {"there_already", host.demoted_by_name},
+          {"not_admitted", host.not_admitted},
+          {"no_room", host.demotions_no_room},
+          {"failed", host.demotions_failed}};
 }
 
-}  // namespace
+NamedCounts FillsOf(const TierStats& host) {
+  return {{"filled", host.fills}, {"failed", host.fills_failed}, {"refused", host.fills_refused}};
+}
 
 std::function<void(IoKind, absl::Duration)> RequestTimes(const std::string& folder,
                                                          MetricRegistry* registry) {
@@ -92,32 +103,22 @@ void CollectTiers(const std::vector<TierStats>& tiers, std::vector<MetricSample>
   add(true, "terrace_tier_turnovers_total", "The policy's clock", &TierStats::turnovers);
   samples.AddBy(true, "terrace_tier_puts_total", "Blocks to be written, by outcome", "outcome",
                 [&](size_t i) {
-                  return Samples::Named{{"published", tiers[i].puts},
-                                        {"existing", tiers[i].puts_existing},
-                                        {"no_space", tiers[i].puts_no_space},
-                                        {"never_fit", tiers[i].puts_never_fit},
-                                        {"aborted", tiers[i].puts_aborted}};
+                  return NamedCounts{{"published", tiers[i].puts},
+                                     {"existing", tiers[i].puts_existing},
+                                     {"no_space", tiers[i].puts_no_space},
+                                     {"never_fit", tiers[i].puts_never_fit},
+                                     {"aborted", tiers[i].puts_aborted}};
                 });
   samples.AddBy(true, "terrace_tier_evictions_total", "Blocks dropped, by reason", "reason",
-                [&](size_t i) { return Evictions(tiers[i]); });
+                [&](size_t i) { return EvictionsOf(tiers[i]); });
   if (tiers.size() < 2) return;
   const TierStats& host = tiers.front();
   Samples moves({{}}, out);
   moves.AddBy(true, "terrace_demotions_total",
               "Blocks that left host memory, by what became of them in the ssd tier", "outcome",
-              [&](size_t) {
-                return Samples::Named{{"written", host.demoted},
-                                      {"there_already", host.demoted_by_name},
-                                      {"not_admitted", host.not_admitted},
-                                      {"no_room", host.demotions_no_room},
-                                      {"failed", host.demotions_failed}};
-              });
+              [&](size_t) { return DemotionsOf(host); });
   moves.AddBy(true, "terrace_fills_total", "Blocks asked of the ssd tier, by outcome", "outcome",
-              [&](size_t) {
-                return Samples::Named{{"filled", host.fills},
-                                      {"failed", host.fills_failed},
-                                      {"refused", host.fills_refused}};
-              });
+              [&](size_t) { return FillsOf(host); });
 }
 
 void CollectFolders(const std::vector<ColdFolderStats>& folders, uint64_t endurance,

@@ -305,8 +305,9 @@ bool StoreImpl::Evict(const BlockKey& key) {
   return true;
 }
 
-uint64_t StoreImpl::Forget(NamespaceId ns, uint64_t limit) {
-  uint64_t found = 0;
+Forgotten StoreImpl::Forget(NamespaceId ns, uint64_t limit) {
+  Forgotten forgotten;
+  uint64_t& found = forgotten.host;
   std::vector<BlockEntry*> unreferenced;
   for (size_t shard = 0; shard < BlockIndex::kShards && found < limit; ++shard) {
     unreferenced.clear();
@@ -326,9 +327,9 @@ uint64_t StoreImpl::Forget(NamespaceId ns, uint64_t limit) {
   Add(&counters_.forgotten, found);
   if (cold_ != nullptr && found < limit) {
     const absl::StatusOr<uint64_t> more = cold_->Forget(ns, limit - found);
-    if (more.ok()) found += *more;
+    if (more.ok()) forgotten.ssd = *more;
   }
-  return found;
+  return forgotten;
 }
 
 bool StoreImpl::Tidy() {

@@ -157,6 +157,11 @@ struct LastDemotions {
   uint64_t lost = 0;               // blocks that were to be, without time or room for them
 };
 
+struct Forgotten {
+  uint64_t host = 0, ssd = 0;  // a block that is in both counts in each
+  uint64_t copies() const { return host + ssd; }
+};
+
 struct NamespaceUsage {
   uint64_t blocks = 0;
   uint64_t value_bytes = 0;
@@ -222,10 +227,10 @@ class TieredStore {
   // Drops the block from all tiers if nobody references or writes it; true when it is gone, or was
   // not there. Waits for the ssd tier.
   virtual bool Evict(const BlockKey& key) = 0;
-  // Forgets up to `limit` blocks of a namespace; returns how many it found. 0: all are gone
-  // (referenced ones are invisible at once and freed with their last reference). Waits for the ssd
-  // tier.
-  virtual uint64_t Forget(NamespaceId ns, uint64_t limit) = 0;
+  // Forgets up to `limit` copies of blocks of a namespace, of those on ssd at least what is left of
+  // it; returns how many it found. None: all are gone (referenced ones are invisible at once and
+  // freed with their last reference). Waits for the ssd tier.
+  virtual Forgotten Forget(NamespaceId ns, uint64_t limit) = 0;
   // Blocks of a namespace in the ssd tier and on their way there: the end of a deletion is when
   // Forget finds nothing and this, asked afterwards, neither. Reads the catalogue.
   virtual absl::StatusOr<uint64_t> CountCold(NamespaceId ns) const = 0;

@@ -616,7 +616,6 @@ ColdFolderStats ColdFolder::Stats() const {
   MutexLock lock(&mutex_);
   ColdFolderStats stats = stats_;
   stats.path = options_.path;
-  if (trouble_) stats.problem = trouble_->why;
   stats.loaded = loaded_;
   stats.budget_bytes = options_.budget_bytes;
   stats.slot_budget_bytes = max_extents_ * extents_.extent_bytes();
@@ -626,6 +625,11 @@ ColdFolderStats ColdFolder::Stats() const {
   stats.blocks = table_.here();
   stats.in_flight = in_flight_.size();
   stats.memory_bytes += table_.bytes() + extents_.bookkeeping_bytes();
+  if (catalogue_full_) {
+    stats.writes_error = "the catalogue takes more than its share of the budget";
+  } else if (trouble_) {
+    stats.writes_error = trouble_->why;
+  }
   if (stats.overdue > 0) {
     stats.health = FolderHealth::kHangs;
   } else if (load_failed_ || catalogue_full_ || writes_resume_ > options_.clock->Now()) {

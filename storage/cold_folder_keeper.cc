@@ -41,7 +41,7 @@ void ColdFolder::WritesFailedLocked(const absl::Status& why, absl::Duration paus
     trouble_ = WriteTrouble{.since = now};
   }
   trouble_->puts = stats_.puts;
-  trouble_->why = why.ToString();
+  trouble_->why = std::string(why.message());
 }
 
 // What was written before the error proves nothing.

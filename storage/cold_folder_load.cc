@@ -292,6 +292,7 @@ void ColdFolder::Load() {
     if (absl::IsDataLoss(loaded)) MarkForRebuild().IgnoreError();
     MutexLock lock(&mutex_);
     load_failed_ = true;
+    stats_.load_error = std::string(loaded.message());
     changed_.SignalAll();
     return;
   }

@@ -91,9 +91,10 @@ enum class FolderHealth : uint8_t {
 struct ColdFolderStats {
   std::string path;
   FolderHealth health = FolderHealth::kHealthy;
-  std::string problem;  // the last error of writes, while none has succeeded since; or empty
   bool loaded = false;
   bool rebuilding = false;
+  std::string load_error;    // loading failed: why; empty otherwise
+  std::string writes_error;  // the last one, while no write has succeeded since; or empty
   double load_progress = 0;  // 0 to 1
   uint64_t budget_bytes = 0;
   uint64_t slot_budget_bytes = 0;  // of all extents that the budget has room for

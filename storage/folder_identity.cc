@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -25,13 +26,30 @@ constexpr char kLockFile[] = "lock";
 constexpr std::string_view kFormat = "1";
 constexpr uint64_t kMostExtentBytes = 1 << 30;
 
+constexpr char kDamaged[] = "the file is damaged: empty the folder, or name another";
+
 absl::Status FileError(std::string_view what, const std::string& path, int error) {
   const std::string message = fmt::format("ssd: {} {}: {}", what, path, std::strerror(error));
-  if (error == EACCES || error == EPERM || error == EROFS) {
-    return absl::PermissionDeniedError(message);
+  if (error == EROFS) {
+    return absl::PermissionDeniedError(
+        message +
+        "; mount it for writing (after an error fsck comes first), or name another folder");
   }
-  if (error == ENOSPC || error == EDQUOT) return absl::ResourceExhaustedError(message);
-  return absl::FailedPreconditionError(message);
+  if (error == EACCES || error == EPERM) {
+    return absl::PermissionDeniedError(message + "; the node's user must own the folder");
+  }
+  if (error == ENOSPC || error == EDQUOT) {
+    return absl::ResourceExhaustedError(message + "; make room there, or name another folder");
+  }
+  if (error == ENOTDIR || error == EEXIST) {
+    return absl::FailedPreconditionError(message + "; name a folder, or a path where one can be");
+  }
+  return absl::FailedPreconditionError(message + "; name another folder, or mend this one");
+}
+
+absl::Status InUse(const std::string& folder) {
+  return absl::FailedPreconditionError(fmt::format(
+      "ssd: {} is in use by another process: stop that, or name another folder", folder));
 }
 
 absl::Status CheckEmpty(const std::string& folder) {
@@ -42,7 +60,9 @@ absl::Status CheckEmpty(const std::string& folder) {
       continue;
     }
     return absl::FailedPreconditionError(fmt::format(
-        "ssd: {} is not empty and no ssd folder of Terrace: it holds {}", folder, name));
+        "ssd: {} is not empty and no ssd folder of Terrace: it holds {}; name an empty folder, or "
+        "one that is not there yet",
+        folder, name));
   }
   if (error) return FileError("listing", folder, error.value());
   return absl::OkStatus();
@@ -50,6 +70,41 @@ absl::Status CheckEmpty(const std::string& folder) {
 
 bool IsName(std::string_view text) {
   return !text.empty() && text.find_first_of(" \n") == std::string_view::npos;
+}
+
+// The identity that the folder has, and which must be that of `wanted`'s node; nothing when the
+// folder is empty.
+absl::StatusOr<std::optional<FolderIdentity>> ReadIdentity(const std::string& folder,
+                                                           const FolderIdentity& wanted) {
+  if (!IsName(wanted.cluster) || !IsName(wanted.node)) {
+    return absl::InvalidArgumentError(fmt::format(
+        "ssd: the names of cluster and node must be single words, not '{}' and '{}': rename the "
+        "node",
+        wanted.cluster, wanted.node));
+  }
+  const std::string path = folder + "/" + kIdentityFile;
+  std::ifstream file(path);
+  if (!file) {
+    if (::access(path.c_str(), R_OK) != 0 && errno != ENOENT) {
+      return FileError("opening", path, errno);
+    }
+    TERRACE_RETURN_IF_ERROR(CheckEmpty(folder));
+    return std::nullopt;
+  }
+  std::stringstream text;
+  text << file.rdbuf();
+  absl::StatusOr<FolderIdentity> found = ParseIdentity(text.str());
+  if (!found.ok()) {
+    return absl::Status(found.status().code(),
+                        fmt::format("ssd: {}: {}", path, std::string(found.status().message())));
+  }
+  if (found->cluster != wanted.cluster || found->node != wanted.node) {
+    return absl::FailedPreconditionError(
+        fmt::format("ssd: {} belongs to node {} of cluster {}, not to node {} of cluster {}: start "
+                    "that node (--node-id {}), or empty the folder",
+                    folder, found->node, found->cluster, wanted.node, wanted.cluster, found->node));
+  }
+  return *std::move(found);
 }
 
 }  // namespace
@@ -83,7 +138,7 @@ absl::StatusOr<FolderIdentity> ParseIdentity(std::string_view text) {
   for (const std::string_view name : kNames) {
     const size_t end = text.find('\n');
     if (end == std::string_view::npos || !text.starts_with(name) || text[name.size()] != ' ') {
-      return absl::DataLossError(fmt::format("the line '{} ...' is missing", name));
+      return absl::DataLossError(fmt::format("the line '{} ...' is missing; {}", name, kDamaged));
     }
     values.push_back(text.substr(name.size() + 1, end - name.size() - 1));
     if (name == "format" && values[0] != kFormat) {
@@ -104,7 +159,7 @@ absl::StatusOr<FolderIdentity> ParseIdentity(std::string_view text) {
       !number(values[3], 16, &identity.folder_id) ||
       !number(values[4], 10, &identity.extent_bytes) || identity.extent_bytes < 2 * kPageBytes ||
       identity.extent_bytes % kPageBytes != 0 || identity.extent_bytes > kMostExtentBytes) {
-    return absl::DataLossError("a value is not understood");
+    return absl::DataLossError(fmt::format("a value is not understood; {}", kDamaged));
   }
   return identity;
 }
@@ -125,7 +180,30 @@ absl::StatusOr<FolderLock> FolderLock::Take(const std::string& folder) {
   FolderLock lock(fd);
   if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return lock;
   if (errno != EWOULDBLOCK) return FileError("locking", path, errno);
-  return absl::FailedPreconditionError(fmt::format("ssd: {} is in use by another process", folder));
+  return InUse(folder);
+}
+
+absl::Status LookAtFolder(const std::string& folder, const FolderIdentity& wanted) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path there = fs::absolute(folder, error);
+  const bool exists = fs::exists(there, error);
+  if (error) return FileError("making", folder, error.value());
+  // Where it is absent, it is made in the nearest folder above that is there.
+  while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+  if (!fs::is_directory(there, error)) return FileError("making", folder, ENOTDIR);
+  if (exists) TERRACE_RETURN_IF_ERROR(ReadIdentity(folder, wanted).status());
+  if (::access(there.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
+  return exists ? FileError("opening", folder + "/" + kLockFile, errno)
+                : FileError("making", folder, errno);
+}
+
+absl::Status LookAtLock(const std::string& folder) {
+  const int fd = ::open((folder + "/" + kLockFile).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return absl::OkStatus();  // LookAtFolder says what is wrong, if anything
+  const bool held = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(fd);
+  return held ? InUse(folder) : absl::OkStatus();
 }
 
 FolderLock::FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
@@ -136,29 +214,10 @@ FolderLock::~FolderLock() {
 
 absl::StatusOr<FolderIdentity> ClaimFolder(const std::string& folder,
                                            const FolderIdentity& wanted) {
-  if (!IsName(wanted.cluster) || !IsName(wanted.node)) {
-    return absl::InvalidArgumentError("ssd: the names of cluster and node must be single words");
-  }
-  const std::string path = folder + "/" + kIdentityFile;
-  std::ifstream file(path);
-  if (!file) {
-    TERRACE_RETURN_IF_ERROR(CheckEmpty(folder));
-    TERRACE_RETURN_IF_ERROR(ReplaceFile(folder, kIdentityFile, FormatIdentity(wanted)));
-    return wanted;
-  }
-  std::stringstream text;
-  text << file.rdbuf();
-  absl::StatusOr<FolderIdentity> found = ParseIdentity(text.str());
-  if (!found.ok()) {
-    return absl::Status(found.status().code(),
-                        fmt::format("ssd: {}: {}", path, std::string(found.status().message())));
-  }
-  if (found->cluster != wanted.cluster || found->node != wanted.node) {
-    return absl::FailedPreconditionError(
-        fmt::format("ssd: {} belongs to node {} of cluster {}, not to node {} of cluster {}",
-                    folder, found->node, found->cluster, wanted.node, wanted.cluster));
-  }
-  return *found;
+  TERRACE_ASSIGN_OR_RETURN(const std::optional<FolderIdentity> found, ReadIdentity(folder, wanted));
+  if (found) return *found;
+  TERRACE_RETURN_IF_ERROR(ReplaceFile(folder, kIdentityFile, FormatIdentity(wanted)));
+  return wanted;
 }
 
 }  // namespace terrace

@@ -47,6 +47,13 @@ class FolderLock {
   int fd_;
 };
 
+// What Take and ClaimFolder would answer now, but that another process may hold the lock. Makes and
+// changes nothing.
+absl::Status LookAtFolder(const std::string& folder, const FolderIdentity& wanted);
+// FailedPrecondition when another process holds the lock, in the words of Take. Holds it itself for
+// a moment: who takes it just then is refused.
+absl::Status LookAtLock(const std::string& folder);
+
 // Reads the folder's identity, or makes `wanted` its identity when the folder is empty; the lock
 // is held. The answer has the folder's own id and extent size. FailedPrecondition when it belongs
 // to another node or cluster, is no folder of ours, or is of a later format.

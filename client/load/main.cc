@@ -6,12 +6,14 @@
 #include <thread>
 
 #include "client/client.h"
+#include "client/dial.h"
 #include "client/load/replay.h"
 #include "client/load/traffic.h"
 #include "client/table.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "proto/clock.h"
+#include "proto/control.grpc.pb.h"
 #include "proto/flags.h"
 #include "proto/mutex.h"
 #include "proto/program.h"
@@ -21,6 +23,7 @@
 namespace terrace {
 namespace {
 
+constexpr absl::Duration kAskTimeout = absl::Seconds(5);
 constexpr int kExitWrong = 1, kExitUsage = 2, kExitInterrupted = 130;
 
 std::atomic<bool> stop{false};
@@ -93,7 +96,26 @@ nlohmann::json ToJson(const ReplayReport& report) {
           {"get_p99_us", report.get_latency.Quantile(0.99)}};
 }
 
-std::string Summary(const ReplayReport& report) {
+// Why there may be no hits in the ssd tier; empty without one. The summary does without where the
+// node does not answer.
+std::string AskAboutSsd(const ClientOptions& client) {
+  const absl::StatusOr<Dialed> dialed =
+      Dial({client.address, client.token_file, client.ca_file, client.cert_file, client.key_file});
+  if (!dialed.ok()) return "";
+  grpc::ClientContext context;
+  Prepare(*dialed, kAskTimeout, &context);
+  control::v1::GetTiersReply reply;
+  const auto stub = control::v1::Admin::NewStub(dialed->channel);
+  if (!stub->GetTiers(&context, control::v1::GetTiersRequest(), &reply).ok()) return "";
+  if (reply.tiers_size() < 2) return "";
+  const auto& demotions = reply.tiers(0).demotions();
+  const auto written = demotions.find("written");
+  return written == demotions.end() || written->second == 0
+             ? "nothing has left host memory yet"
+             : "what was asked for again was still in host memory";
+}
+
+std::string Summary(const ReplayReport& report, const std::string& about_ssd) {
   Table table;
   table.SetAlign(1, Table::Align::kRight);
   const auto count = [&table](const std::string& name, uint64_t value, const char* unit = "") {
@@ -107,7 +129,9 @@ std::string Summary(const ReplayReport& report) {
   number("time", absl::ToDoubleSeconds(report.elapsed), 1, "s");
   number("requests per second", Rate(report), 1, "");
   count("blocks requested", report.blocks_requested);
-  for (const auto& [tier, blocks] : report.hits) count("hits in " + tier, blocks);
+  for (const auto& [tier, blocks] : report.hits) {
+    count("hits in " + tier, blocks, tier == "ssd" && blocks == 0 ? about_ssd.c_str() : "");
+  }
   count("misses", report.misses);
   number("hit rate", HitRate(report), 4, "");
   number("put", GBps(report.put_bytes, report.putting), 2, "GB/s while putting");
@@ -267,7 +291,9 @@ int Main(int argc, const char* const* argv) {
     PrintTo(stderr, "terrace-load: {}\n", std::string(status.message()));
     return kExitUsage;
   }
-  PrintTo(stdout, "{}", Summary(report));
+  const std::string about_ssd = AskAboutSsd(options.client);
+  if (!about_ssd.empty()) report.hits.try_emplace("ssd", 0);
+  PrintTo(stdout, "{}", Summary(report, about_ssd));
   if (!options.json.empty()) {
     json << ToJson(report).dump(2) << "\n";
     if (!json.flush()) {

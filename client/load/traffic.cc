@@ -58,7 +58,10 @@ class Conversations : public Traffic {
 
   absl::StatusOr<bool> Next(TrafficRequest* request) override {
     Conversation& conversation = conversations_[Draw(0, kConversations - 1)];
-    if (conversation.turns_left == 0) Begin(&conversation);
+    if (conversation.turns_left == 0) {
+      Rest(std::move(conversation.hash_ids));
+      Begin(&conversation);
+    }
     --conversation.turns_left;
     for (uint64_t more = Draw(1, kMaxTurnBlocks); more > 0; --more) {
       conversation.hash_ids.push_back(next_id_++);
@@ -77,23 +80,44 @@ class Conversations : public Traffic {
   static constexpr uint64_t kPromptBlocks = 8;
   static constexpr uint64_t kMaxTurns = 12;
   static constexpr uint64_t kMaxTurnBlocks = 6;
+  // Of conversations one in so many is an old one that somebody comes back to. By then it has left
+  // a small host tier: without such a slower tier had nothing to show.
+  static constexpr uint64_t kReturnOneIn = 3;
+  static constexpr size_t kResting = 1024;
+  static constexpr size_t kMaxBlocks = 128;
 
   uint64_t Draw(uint64_t from, uint64_t to) {
     return from + random_() % (to - from + 1);  // the same on every platform
   }
 
+  // Keeps it for later, in the place of the one that has rested longest.
+  void Rest(std::vector<uint64_t> hash_ids) {
+    if (hash_ids.size() > kMaxBlocks) return;  // it was long enough
+    if (resting_.size() < kResting) {
+      resting_.push_back(std::move(hash_ids));
+    } else {
+      resting_[rested_++ % kResting] = std::move(hash_ids);
+    }
+  }
+
   void Begin(Conversation* conversation) {
+    conversation->turns_left = Draw(1, kMaxTurns);
+    if (!resting_.empty() && Draw(1, kReturnOneIn) == 1) {
+      conversation->hash_ids = resting_[Draw(0, resting_.size() - 1)];
+      return;
+    }
     const uint64_t prompt = Draw(0, kPrompts - 1);
     conversation->hash_ids.clear();
     for (uint64_t i = 0; i < kPromptBlocks; ++i) {
       conversation->hash_ids.push_back(prompt * kPromptBlocks + i);
     }
-    conversation->turns_left = Draw(1, kMaxTurns);
   }
 
   std::mt19937_64 random_;
   uint64_t next_id_ = kPrompts * kPromptBlocks;
   std::vector<Conversation> conversations_;
+  std::vector<std::vector<uint64_t>> resting_;
+  size_t rested_ = 0;  // in the place of another
 };
 
 }  // namespace

@@ -27,8 +27,9 @@ class Traffic {
 // there and not needed. At most `limit` requests; 0: all. InvalidArgument: cannot be read.
 absl::StatusOr<std::unique_ptr<Traffic>> OpenTrace(const std::string& path, uint64_t limit);
 
-// Conversations without end: each begins with one of a few system prompts, and each of its turns
-// asks for all of its blocks so far and a few more. The same seed gives the same requests.
+// Conversations without end: each begins with one of a few system prompts, or where one that has
+// rested for a while stopped, and each of its turns asks for all of its blocks so far and a few
+// more. The same seed gives the same requests.
 std::unique_ptr<Traffic> MakeConversations(uint64_t seed);
 
 }  // namespace terrace

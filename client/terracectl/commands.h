@@ -13,7 +13,8 @@ namespace terrace::ctl {
 
 struct Command {
   Flags* flags;
-  // The exit code where the node has answered: 0, or 1 for "no" (locate, scrub).
+  // The exit code where the node has answered: 0, 1 for "no" (locate, scrub), or 130 where a
+  // signal has ended it (scrub).
   std::function<absl::StatusOr<int>()> run;
 };
 

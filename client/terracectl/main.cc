@@ -22,7 +22,10 @@ void AddGlobalFlags(Flags* root, GlobalOptions* options) {
   root->AddString("--key", &dial.key_file, "PEM file: its private key");
   root->AddDuration("--timeout", &options->timeout, "bound on each call");
   root->AddBool("--json", &options->json, "for programs: one JSON object per line");
-  root->Footer("Exit code: 0 done; 1 failed, or locate found nothing; 2 wrong usage.");
+  root->Footer(
+      "Exit code: 0 done; 1 failed, locate found nothing, or scrub found what is not right; 2 "
+      "wrong "
+      "usage; 130 interrupted.");
 }
 
 int Main(int argc, const char* const* argv) {

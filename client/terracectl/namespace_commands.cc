@@ -28,7 +28,8 @@ struct Definition {
 };
 
 void PrintNamespaces(const google::protobuf::RepeatedPtrField<wire::NamespaceInfo>& namespaces) {
-  Table table({"TENANT", "NAME", "ID", "BLOCKS", "VALUES", "BLOCK", "SEGMENTS", "MODEL", "STATE"});
+  Table table({"TENANT", "NAME", "ID", "HOST BLOCKS", "HOST VALUES", "BLOCK", "SEGMENTS", "MODEL",
+               "STATE"});
   for (size_t i : {3, 4, 5, 6}) table.SetAlign(i, Table::Align::kRight);
   for (const wire::NamespaceInfo& ns : namespaces) {
     table.AddRow({ns.tenant(), ns.name(), fmt::format("{:016x}", ns.id()), FormatCount(ns.blocks()),
@@ -81,6 +82,11 @@ absl::StatusOr<int> Create(const GlobalOptions& options, const Definition& defin
   return 0;
 }
 
+// A block that is in both tiers is in both numbers: their sum is of copies.
+std::string Copies(uint64_t host, uint64_t ssd) {
+  return fmt::format("{} in host memory, {} on ssd", FormatCount(host), FormatCount(ssd));
+}
+
 // Not bounded by --timeout: it goes on as long as there is progress to tell.
 absl::StatusOr<int> Delete(const GlobalOptions& options, const std::string& name,
                            const std::string& tenant) {
@@ -97,8 +103,9 @@ absl::StatusOr<int> Delete(const GlobalOptions& options, const std::string& name
     if (options.json) {
       PrintTo(stdout, "{}", ToJson(progress));
     } else if (terminal) {
-      PrintTo(stderr, "\r{} of {} blocks forgotten\x1b[K", FormatCount(progress.blocks_forgotten()),
-              FormatCount(progress.blocks_total()));
+      PrintTo(stderr, "\rblocks forgotten: {}; of {}\x1b[K",
+              Copies(progress.host_blocks_forgotten(), progress.ssd_blocks_forgotten()),
+              Copies(progress.host_blocks_total(), progress.ssd_blocks_total()));
     }
   }
   if (terminal && !options.json) PrintTo(stderr, "\r\x1b[K");
@@ -108,8 +115,8 @@ absl::StatusOr<int> Delete(const GlobalOptions& options, const std::string& name
         fmt::format("the node at {} broke off; the deletion may go on", connection.address()));
   }
   if (!options.json) {
-    PrintTo(stdout, "namespace {} is deleted, {} blocks forgotten\n", name,
-            FormatCount(progress.blocks_forgotten()));
+    PrintTo(stdout, "namespace {} is deleted; blocks forgotten: {}\n", name,
+            Copies(progress.host_blocks_forgotten(), progress.ssd_blocks_forgotten()));
   }
   return 0;
 }
@@ -142,7 +149,9 @@ void AddCreate(Flags* parent, GlobalOptions* options, std::vector<Command>* comm
 
 void AddNamespaceCommands(Flags* root, GlobalOptions* options, std::vector<Command>* commands) {
   Flags* parent = root->AddCommand("namespace", "list, create, delete namespaces");
-  commands->push_back({parent->AddCommand("list", "the namespaces that the token may see"),
+  commands->push_back({parent->AddCommand("list",
+                                          "the namespaces that the token may see, and what of them "
+                                          "is in host memory; blocks on ssd are not counted"),
                        [=] { return List(*options); }});
   AddCreate(parent, options, commands);
   auto name = std::make_shared<std::string>();

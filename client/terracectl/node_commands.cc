@@ -1,5 +1,6 @@
 // ping, status, tiers, top, locate: what a node is and holds.
 #include <algorithm>
+#include <map>
 #include <memory>
 
 #include "client/table.h"
@@ -76,6 +77,9 @@ absl::StatusOr<int> ShowStatus(const GlobalOptions& options) {
   for (const wire::MemoryItem& item : status.memory()) {
     table.AddRow({"  " + item.name(), FormatBytes(item.bytes())});
   }
+  for (const wire::FolderInfo& folder : status.folders()) {
+    table.AddRow({"ssd " + folder.path(), folder.health()});
+  }
   PrintTo(stdout, "{}", table.Format());
   return 0;
 }
@@ -85,14 +89,7 @@ std::string Share(uint64_t part, uint64_t whole) {
   return fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
 }
 
-absl::StatusOr<int> ShowTiers(const GlobalOptions& options) {
-  TERRACE_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
-  TERRACE_ASSIGN_OR_RETURN(wire::GetTiersReply reply,
-                           connection.Call(&Stub::GetTiers, wire::GetTiersRequest()));
-  if (options.json) {
-    PrintTo(stdout, "{}", ToJson(reply));
-    return 0;
-  }
+void PrintTiers(const wire::GetTiersReply& reply) {
   Table table({"TIER", "BLOCKS", "VALUES", "OCCUPIED", "CAPACITY", "FULL", "HITS", "MISSES",
                "HIT RATE", "PUTS", "EXISTED", "NO SPACE", "EVICTED", "TURNOVERS"});
   for (size_t i = 1; i < 14; ++i) table.SetAlign(i, Table::Align::kRight);
@@ -108,12 +105,59 @@ absl::StatusOr<int> ShowTiers(const GlobalOptions& options) {
                   fmt::format("{:.2f}", tier.turnovers())});
   }
   PrintTo(stdout, "{}", table.Format());
+}
+
+void PrintFolders(const wire::TierInfo& tier) {
+  if (tier.folders().empty()) return;
+  Table table({"FOLDER", "BLOCKS", "OCCUPIED", "ON DISK", "BUDGET", "CATALOGUE", "QUARANTINED",
+               "SET ASIDE", "COMMITS", "FAILED", "DEVICE", "HEALTH"});
+  for (size_t i = 1; i < 10; ++i) table.SetAlign(i, Table::Align::kRight);
+  for (const wire::FolderInfo& folder : tier.folders()) {
+    table.AddRow({folder.path(), FormatCount(folder.blocks()), FormatBytes(folder.occupied_bytes()),
+                  FormatBytes(folder.disk_bytes()), FormatBytes(folder.budget_bytes()),
+                  FormatBytes(folder.catalogue_bytes()), FormatBytes(folder.quarantined_bytes()),
+                  FormatBytes(folder.set_aside_bytes()), FormatCount(folder.commits()),
+                  FormatCount(folder.failed_commits()),
+                  folder.device().empty() ? "-" : folder.device(), folder.health()});
+  }
+  PrintTo(stdout, "\n{}", table.Format());
+}
+
+// In the order of their names; those that did not happen say nothing.
+void PrintCounts(const std::string& tier, const char* what,
+                 const google::protobuf::Map<std::string, uint64_t>& counts) {
+  const std::map<std::string, uint64_t> sorted(counts.begin(), counts.end());
+  for (const auto& [name, blocks] : sorted) {
+    if (blocks > 0) PrintTo(stdout, "{}: {} {}: {}\n", tier, FormatCount(blocks), what, name);
+  }
+}
+
+constexpr char kTiersHelp[] =
+    "CAPACITY   host: its memory; ssd: the budgets of its folders together\n"
+    "OCCUPIED   places in use, envelopes and rounding included; ssd: and the catalogues\n"
+    "FULL       OCCUPIED of CAPACITY. Eviction holds the ssd tier at 93 to 95 % of the extents\n"
+    "           that its budgets have room for: it is never quite full\n"
+    "TURNOVERS  the age of the policy's clock: one is as many uses of blocks as the tier holds\n"
+    "           blocks when it is full. That of the ssd tier goes on over restarts\n"
+    "ON DISK    what a folder takes of its device: extents, which are made whole, and catalogue\n"
+    "demoted    what became in the ssd tier of blocks that left host memory: written,\n"
+    "           there_already, not_admitted (by policy, write budget or health), no_room, failed\n"
+    "asked for  what became of blocks that are on ssd and were asked for: filled, failed, refused";
+
+absl::StatusOr<int> ShowTiers(const GlobalOptions& options) {
+  TERRACE_ASSIGN_OR_RETURN(Connection connection, Connection::Open(options));
+  TERRACE_ASSIGN_OR_RETURN(wire::GetTiersReply reply,
+                           connection.Call(&Stub::GetTiers, wire::GetTiersRequest()));
+  if (options.json) {
+    PrintTo(stdout, "{}", ToJson(reply));
+    return 0;
+  }
+  PrintTiers(reply);
+  for (const wire::TierInfo& tier : reply.tiers()) PrintFolders(tier);
   for (const wire::TierInfo& tier : reply.tiers()) {
-    for (const auto& [reason, blocks] : tier.evictions()) {
-      if (blocks > 0) {
-        PrintTo(stdout, "{}: {} evicted: {}\n", tier.tier(), FormatCount(blocks), reason);
-      }
-    }
+    PrintCounts(tier.tier(), "evicted", tier.evictions());
+    PrintCounts("host to ssd", "demoted", tier.demotions());
+    PrintCounts("ssd to host", "asked for", tier.fills());
   }
   return 0;
 }
@@ -174,10 +218,13 @@ void AddNodeCommands(Flags* root, GlobalOptions* options, std::vector<Command>* 
   add("ping", "whether the node answers, and how fast", [=] { return Ping(*options); });
   add("status", "what the node is, and what it holds for clients",
       [=] { return ShowStatus(*options); });
-  add("tiers", "use of each tier", [=] { return ShowTiers(*options); });
+  add("tiers", "use of each tier, and of each folder of the ssd tier", [=] {
+    return ShowTiers(*options);
+  })->Footer(kTiersHelp);
   auto count = std::make_shared<uint64_t>(20);
-  Flags* top =
-      add("top", "the blocks with the highest scores", [=] { return ShowTop(*options, *count); });
+  Flags* top = add(
+      "top", "the blocks in host memory with the highest scores; those on ssd alone are not shown",
+      [=] { return ShowTop(*options, *count); });
   top->AddUint("--count", count.get(), "how many", 1, 1000);
   auto key = std::make_shared<std::string>();
   Flags* locate = add("locate", "where a block is; exit code 1 where it is not",

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "cache_node/folder_info.h"
 #include "fmt/format.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "httplib.h"
@@ -224,6 +226,52 @@ TEST_F(ControlTest, OperatorsSeeTheNode) {
   ASSERT_TRUE(Call(&v1::Admin::Stub::GetStats, "", v1::GetStatsRequest(), &stats).ok());
   EXPECT_TRUE(stats.values().contains("terrace_sessions"));
   EXPECT_TRUE(stats.values().contains("process_cpu_seconds_total"));
+}
+
+TEST(FolderInfo, SaysTheWorstThatIsTrueOfAFolder) {
+  ColdFolderStats stats;
+  stats.load_progress = 0.4;
+  EXPECT_EQ(HealthInWords(stats), "loading, 40 %");
+  stats.rebuilding = true;
+  EXPECT_EQ(HealthInWords(stats), "rebuilding the catalogue, 40 %");
+  EXPECT_FALSE(ToFolderInfo(stats, "").healthy());
+  stats.loaded = true;
+  EXPECT_EQ(HealthInWords(stats), "ready");
+  EXPECT_TRUE(ToFolderInfo(stats, "").healthy());
+  stats.writes_error = "No space left on device";
+  EXPECT_EQ(HealthInWords(stats), "writes fail: No space left on device");
+  stats.overdue = 2;
+  EXPECT_THAT(HealthInWords(stats), HasSubstr("2 requests do not come back"));
+  stats.load_error = "ssd: broken";
+  EXPECT_THAT(HealthInWords(stats), HasSubstr("load failed, no writes until the next start: ssd"));
+  EXPECT_EQ(FileSystemOf("/proc"), "proc on proc");
+  EXPECT_EQ(FileSystemOf("/not/there"), "");
+}
+
+TEST_F(ControlTest, FoldersOfTheSsdTierAreShownWithTheirHealth) {
+  const std::string path = testing::TempDir() + "control-ssd";
+  std::filesystem::remove_all(path);
+  NodeOptions options = SmallNode();
+  options.ssd = {path + ":256MiB"};
+  ASSERT_NO_FATAL_FAILURE(StartNode(options));
+  v1::NodeStatus status;
+  while (status.folders_size() == 0 || status.folders(0).health() != "ready") {
+    ASSERT_TRUE(Call(&v1::Admin::Stub::GetStatus, "", v1::GetStatusRequest(), &status).ok());
+  }
+  v1::GetTiersReply tiers;
+  ASSERT_TRUE(Call(&v1::Admin::Stub::GetTiers, "", v1::GetTiersRequest(), &tiers).ok());
+  EXPECT_EQ(tiers.tiers(0).folders_size(), 0);
+  EXPECT_TRUE(tiers.tiers(0).demotions().contains("no_room"));
+  EXPECT_TRUE(tiers.tiers(0).fills().contains("filled"));
+  ASSERT_EQ(tiers.tiers(1).folders_size(), 1);
+  const v1::FolderInfo& folder = tiers.tiers(1).folders(0);
+  EXPECT_EQ(folder.path(), path);
+  EXPECT_EQ(folder.budget_bytes(), 256 << 20);
+  EXPECT_GE(folder.disk_bytes(), 128 << 20) << "whole extents";
+  EXPECT_LE(folder.disk_bytes(), 256 << 20);
+  EXPECT_EQ(folder.failed_commits(), 0);
+  node_.reset();
+  std::filesystem::remove_all(path);
 }
 
 TEST_F(ControlTest, HttpServesMetricsAndHealth) {

@@ -55,12 +55,29 @@ TEST(OptionsTest, EachErrorNamesItsFlag) {
       {[](NodeOptions* o) { o->node_id = ""; }, "--node-id"},
       {[](NodeOptions* o) { o->limits.max_lease = absl::ZeroDuration(); }, "--max-lease"},
       {[](NodeOptions* o) { o->stop_timeout = absl::Hours(1); }, "--stop-timeout"},
+      {[](NodeOptions* o) { o->ssd = {"/x:0"}; }, "--ssd"},
+      {[](NodeOptions* o) { o->ssd_write_budget = 1; }, "--ssd-write-budget"},
+      {[](NodeOptions* o) { o->ssd_write_rate = 1; }, "--ssd-write-rate"},
+      {[](NodeOptions* o) { o->ssd_endurance = 1; }, "--ssd-endurance"},
+      {[](NodeOptions* o) { o->ssd_max_age = absl::Hours(1); }, "--ssd-max-age"},
   };
   for (const auto& c : cases) {
     const absl::Status status = Validated(c.change);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.flag;
     EXPECT_THAT(std::string(status.message()), testing::StartsWith(std::string(c.flag) + ":"));
   }
+}
+
+TEST(OptionsTest, WhatTheSsdTierLacksIsSaidWithTheMend) {
+  NodeOptions options;
+  options.ssd_write_budget = options.ssd_write_rate = options.ssd_endurance = 1 << 30;
+  options.ssd_max_age = absl::Hours(1);
+  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("has no effect without --ssd"));
+  options.ssd = {"/x:1GiB"};
+  EXPECT_TRUE(options.Validate().ok()) << options.Validate();
+  options.ssd = {"/x:0"};
+  EXPECT_THAT(std::string(options.Validate().message()),
+              HasSubstr("a budget of 0 holds nothing: give 256.0 MiB at least, or leave ':0' out"));
 }
 
 TEST(OptionsTest, OtherInterfacesNeedCredentialsAndTls) {

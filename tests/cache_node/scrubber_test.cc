@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "proto/clock.h"
+#include "storage/faulty_file_io.h"
 #include "tests/storage/cold_support.h"
 
 namespace terrace {
@@ -24,6 +25,9 @@ class ScrubberTest : public ::testing::Test {
   void SetUp() override {
     ColdTierOptions options;
     options.folders.push_back(testing::SmallFolder(folder_.path() + "/ssd"));
+    auto io = std::make_unique<FaultyFileIo>();
+    disk_ = io.get();
+    options.folders.back().io = std::move(io);
     tier_ = ColdTier::Open(std::move(options)).value();
     ASSERT_TRUE(tier_->store().WaitUntilLoaded(kPatience).ok());
     testing::OneByOne device(tier_->store());
@@ -54,6 +58,7 @@ class ScrubberTest : public ::testing::Test {
   }
 
   testing::TempFolder folder_;
+  FaultyFileIo* disk_ = nullptr;
   std::unique_ptr<ColdTier> tier_;
   Mutex mutex_;
   CondVar changed_;
@@ -70,6 +75,37 @@ TEST_F(ScrubberTest, ReadsEveryBlock) {
   EXPECT_TRUE(last_.status.ok()) << last_.status;
   EXPECT_EQ(last_.blocks, kBlocks);
   EXPECT_EQ(last_.bytes, kBlocks * kBlockBytes);
+}
+
+TEST_F(ScrubberTest, WhatCannotBeReadIsNotWhatLeft) {
+  disk_->SetScript([](const IoRequest& request) {
+    return request.kind == IoKind::kRead ? IoFault{IoFault::kError, EIO} : IoFault{};
+  });
+  ASSERT_TRUE(Start(/*bytes_per_second=*/0).ok());
+  {
+    MutexLock lock(&mutex_);
+    ASSERT_TRUE(WaitFor([this] { return last_.done; }));
+    EXPECT_EQ(last_.blocks, kBlocks);
+    EXPECT_EQ(last_.unreadable, kBlocks);
+    EXPECT_EQ(last_.left, 0);
+    EXPECT_EQ(last_.bytes, 0);
+    last_ = {};
+  }
+  // The first reads are held, and meanwhile all the others leave.
+  disk_->SetScript([](const IoRequest& request) {
+    return request.kind == IoKind::kRead ? IoFault{IoFault::kHold} : IoFault{};
+  });
+  ASSERT_TRUE(testing::Eventually([this] { return Start(/*bytes_per_second=*/0).ok(); }));
+  ASSERT_TRUE(disk_->WaitForHeld(2));
+  for (uint64_t i = 0; i < kBlocks; ++i) ASSERT_TRUE(tier_->Delete(testing::KeyOf(i)).ok());
+  disk_->SetScript({});
+  disk_->Release();
+  MutexLock lock(&mutex_);
+  ASSERT_TRUE(WaitFor([this] { return last_.done; }));
+  EXPECT_EQ(last_.blocks, kBlocks);
+  EXPECT_GE(last_.left, kBlocks - 2);
+  EXPECT_EQ(last_.unreadable, 0);
+  EXPECT_EQ(last_.corrupt, 0);
 }
 
 TEST_F(ScrubberTest, IsCancelledWhileItWaitsForTheRate) {

@@ -315,12 +315,20 @@ TEST(StoreCold, ForgettingANamespaceForgetsItInBothTiers) {
     PutBlock(store.get(), TestKey(i, /*ns=*/2), kShape);
     room.Tidy();
   }
-  uint64_t forgotten = 0, round = 0;
+  for (uint64_t i = 0; i < 20; ++i)
+    EXPECT_TRUE(IsIntact(Read(store.get(), TestKey(i)), TestKey(i)));
+  room.Tidy();
+  const NamespaceUsage in_host = store->UsageByNamespace()[NamespaceId{1}];
+  const uint64_t on_ssd = *store->CountCold(NamespaceId{1});
+  EXPECT_GT(in_host.blocks + on_ssd, 200) << "some are in both";
+  Forgotten forgotten, round;
   do {
     round = store->Forget(NamespaceId{1}, 64);
-    forgotten += round;
-  } while (round > 0);
-  EXPECT_GE(forgotten, 200);
+    forgotten.host += round.host;
+    forgotten.ssd += round.ssd;
+  } while (round.copies() > 0);
+  EXPECT_EQ(forgotten.host, in_host.blocks);
+  EXPECT_EQ(forgotten.ssd, on_ssd);
   for (uint64_t i = 0; i < 200; ++i) EXPECT_FALSE(Read(store.get(), TestKey(i)));
   EXPECT_TRUE(IsIntact(Read(store.get(), TestKey(7, 2)), TestKey(7, 2)));
   EXPECT_TRUE(store->Evict(TestKey(7, 2)));
@@ -337,7 +345,7 @@ TEST(StoreCold, ADeletionIsNotOverWhileBlocksAreOnTheirWayToTheDisk) {
   Room room(store.get());
   store->Tidy();
   ASSERT_TRUE(disk->WaitForHeld(1));
-  while (store->Forget(NamespaceId{1}, 64) > 0) continue;
+  while (store->Forget(NamespaceId{1}, 64).copies() > 0) continue;
   EXPECT_GT(*store->CountCold(NamespaceId{1}), 0);
   disk->Release();
   EXPECT_TRUE(testing::Eventually([&] { return *store->CountCold(NamespaceId{1}) == 0; }));

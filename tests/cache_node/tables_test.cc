@@ -275,8 +275,9 @@ TEST_F(NamespaceTableTest, DeletionForgetsEverythingAndTellsProgress) {
   while (table_.ForgetSome(store.get())) continue;
   ASSERT_GE(told.size(), 3);
   EXPECT_FALSE(told.front().done);
-  EXPECT_EQ(told.back().forgotten, 1500);
-  EXPECT_EQ(told.back().total, 1500);
+  EXPECT_EQ(told.back().forgotten.host, 1500);
+  EXPECT_EQ(told.back().total.host, 1500);
+  EXPECT_EQ(told.back().total.ssd, 0);
   EXPECT_TRUE(told.back().done);
   EXPECT_TRUE(store->Find(kept).has_value());
   EXPECT_EQ(store->Stats().blocks, 1);

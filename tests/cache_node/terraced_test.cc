@@ -91,6 +91,76 @@ TEST(TerracedTest, CheckConfigPrintsTheSsdFoldersWithTheirBudgets) {
   EXPECT_FALSE(std::filesystem::exists(sized)) << "a check makes nothing";
 }
 
+TEST(TerracedTest, CheckConfigPrintsWhatBoundsTheSsdTier) {
+  const std::string ssd = "--ssd=" + testing::TempDir() + "check-a:2GiB";
+  EXPECT_THAT(RunToEnd(Command({"--check-config", ssd})).output,
+              testing::Not(HasSubstr("write budget")));
+  const Ended check = RunToEnd(
+      Command({"--check-config", ssd, "--ssd-write-budget=3200GiB", "--ssd-write-rate=200MiB",
+               "--ssd-endurance=6366TiB", "--ssd-max-age=48h"}));
+  EXPECT_EQ(check.code, 0) << check.errors;
+  for (const char* line :
+       {"ssd:      write budget 3.12 TiB per day\n", "ssd:      write rate 200.0 MiB per second\n",
+        "ssd:      endurance 6.22 PiB of each device\n", "ssd:      max age 48h\n"}) {
+    EXPECT_THAT(check.output, HasSubstr(line));
+  }
+}
+
+TEST(TerracedTest, CheckConfigLooksAtTheSsdFoldersAndMakesNothing) {
+  const std::string top = testing::TempDir() + "check-ssd";
+  std::filesystem::remove_all(top);
+  const auto make = [&top](const std::string& name, const std::string& file,
+                           const std::string& text) {
+    std::filesystem::create_directories(top + "/" + name);
+    std::ofstream(top + "/" + name + "/" + file) << text;
+    return top + "/" + name;
+  };
+  const std::string foreign = make("foreign", "holiday.jpg", "x");
+  const struct {
+    std::string path, expected;
+  } wrong[] = {
+      {foreign, "is not empty and no ssd folder of Terrace: it holds holiday.jpg; name"},
+      {foreign + "/holiday.jpg", "Not a directory; name a folder"},
+      {foreign + "/holiday.jpg/below", "Not a directory; name a folder"},
+      {make("others", "terrace-ssd",
+            "format 1\ncluster local\nnode x\nfolder 1\nextent-bytes 4194304\n"),
+       "belongs to node x of cluster local, not to node n1 of cluster local: start that node "
+       "(--node-id x), or empty the folder"},
+      {make("later", "terrace-ssd", "format 2\n"), "it is of format 2, this build knows 1: start"},
+      {make("damaged", "terrace-ssd", "format 1\n"), "is missing; the file is damaged: empty"},
+  };
+  for (const auto& [path, expected] : wrong) {
+    for (const bool check : {true, false}) {  // a start says the same
+      std::vector<std::string> argv = Command({"--node-id=n1", "--ssd=" + path + ":512MiB"});
+      if (check) argv.push_back("--check-config");
+      const Ended ended = RunToEnd(argv);
+      EXPECT_EQ(ended.code, check ? 2 : 1) << path;
+      EXPECT_THAT(ended.errors, HasSubstr("terraced: --ssd: ")) << path;
+      EXPECT_THAT(ended.errors, HasSubstr(expected)) << path;
+      EXPECT_TRUE(!check || !std::filesystem::exists(path + "/lock"));
+    }
+  }
+  std::filesystem::remove_all(top);
+}
+
+// By the node, perhaps, that is to be started again with what is checked.
+TEST(TerracedTest, AnSsdFolderInUseIsAWarningOfTheCheck) {
+  const std::string folder = testing::TempDir() + "check-in-use";
+  std::filesystem::remove_all(folder);
+  const std::vector<std::string> ssd = {"--node-id=n1", "--ssd=" + folder + ":256MiB"};
+  {
+    RunningNode node(ssd);
+    ASSERT_NE(node.control, "") << node.process.errors();
+    std::vector<std::string> argv = Command(ssd);
+    argv.push_back("--check-config");
+    const Ended check = RunToEnd(argv);
+    EXPECT_EQ(check.code, 0);
+    EXPECT_THAT(check.errors, HasSubstr("terraced: warning: --ssd: " + folder +
+                                        " is in use by another process: stop that, or name"));
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST(TerracedTest, SaysHowDataTravelsAndWhy) {
   RunningNode asked;
   asked.process.Signal(SIGTERM);

@@ -122,7 +122,7 @@ TEST_F(TieredStoreStress, NeverWrongBytesAndExactCounts) {
   EXPECT_EQ(stats.reserved_bytes, 0);
   EXPECT_EQ(stats.puts, published_);
   EXPECT_GT(stats.evicted_for_space + stats.evicted_watermark + stats.evicted_region_move, 0);
-  EXPECT_EQ(store_->Forget({1}, UINT64_MAX), stats.blocks);
+  EXPECT_EQ(store_->Forget({1}, UINT64_MAX).copies(), stats.blocks);
   EXPECT_EQ(store_->Stats().occupied_bytes, 0);
   EXPECT_EQ(store_->Stats().blocks, 0);
 }

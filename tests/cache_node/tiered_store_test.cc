@@ -249,7 +249,7 @@ TEST(TieredStore, CountsItsBlocks) {
   EXPECT_GE(stats.occupied_bytes, stats.value_bytes + 11 * 256);
   EXPECT_GT(stats.index_bytes, 0);
   EXPECT_GT(stats.turnovers, 0);
-  EXPECT_EQ(store->Forget({1}, 100), 11);
+  EXPECT_EQ(store->Forget({1}, 100).copies(), 11);
   stats = store->Stats();
   EXPECT_EQ(stats.blocks, 0);
   EXPECT_EQ(stats.value_bytes, 0);
@@ -397,8 +397,8 @@ TEST(TieredStore, ForgottenWhileReferenced) {
   const BlockKey key = TestKey(1);
   PutBlock(store.get(), key, kThird);
   BlockRef ref = store->Acquire(key);
-  EXPECT_EQ(store->Forget(key.ns, 10), 1);
-  EXPECT_EQ(store->Forget(key.ns, 10), 0);
+  EXPECT_EQ(store->Forget(key.ns, 10).copies(), 1);
+  EXPECT_EQ(store->Forget(key.ns, 10).copies(), 0);
   EXPECT_FALSE(store->Acquire(key)) << "invisible at once";
   EXPECT_FALSE(store->Find(key));
   EXPECT_TRUE(IsIntact(ref, key)) << "readable until released";
@@ -418,7 +418,7 @@ TEST(TieredStore, ForgottenWhileWritten) {
   const BlockKey key = TestKey(1);
   ReserveResult old = ReserveBlock(store.get(), key, kThird);
   ReserveResult aborted = ReserveBlock(store.get(), TestKey(2), kThird);
-  EXPECT_EQ(store->Forget(key.ns, 10), 2);
+  EXPECT_EQ(store->Forget(key.ns, 10).copies(), 2);
   EXPECT_EQ(PutBlock(store.get(), key, kThird), ReserveOutcome::kReserved);
   EXPECT_FALSE(WriteAndPublish(std::move(old.reservation), kThird)) << "comes too late";
   aborted.reservation.Abort();
@@ -432,7 +432,7 @@ TEST(TieredStore, ForgetsOneNamespaceInSteps) {
   PutChain(store.get(), Chain(0, 100, 1), kSmall);
   PutChain(store.get(), Chain(0, 50, 2), kSmall);
   uint64_t total = 0;
-  for (uint64_t found; (found = store->Forget({1}, 30)) > 0; total += found) {
+  for (uint64_t found; (found = store->Forget({1}, 30).copies()) > 0; total += found) {
     EXPECT_LE(found, 30);
   }
   EXPECT_EQ(total, 100);

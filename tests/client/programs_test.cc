@@ -69,9 +69,12 @@ TEST_F(ProgramsTest, CtlHandlesNamespaces) {
   EXPECT_EQ(created.code, 0) << created.errors;
   EXPECT_THAT(created.output, HasSubstr("chat"));
   EXPECT_THAT(Ctl({"namespace", "list"}).output, HasSubstr("64.0 KiB"));
+  EXPECT_THAT(Ctl({"namespace", "list"}).output, HasSubstr("HOST BLOCKS"));
   const json list = json::parse(Ctl({"namespace", "list", "--json"}).output);
   EXPECT_EQ(list["namespaces"][0]["layout"]["segments"], 4);
-  EXPECT_THAT(Ctl({"namespace", "delete", "chat"}).output, HasSubstr("namespace chat is deleted"));
+  EXPECT_THAT(
+      Ctl({"namespace", "delete", "chat"}).output,
+      HasSubstr("namespace chat is deleted; blocks forgotten: 0 in host memory, 0 on ssd\n"));
   EXPECT_THAT(Ctl({"namespace", "create", "chat", "--block-bytes=64KiB", "--model=m"}).errors,
               HasSubstr("--block-tokens"));
   const Result again = Ctl({"namespace", "delete", "chat"});
@@ -97,6 +100,24 @@ TEST_F(ProgramsTest, CtlFindsBlocks) {
   EXPECT_THAT(wrong.errors, HasSubstr("'nonsense' is not a key"));
 }
 
+TEST(Ctl, HelpSaysWhatIsShown) {
+  const std::string tiers = RunProgram("terracectl", {"tiers", "--help"}).output;
+  for (const char* word : {"CAPACITY", "FULL", "TURNOVERS", "not_admitted"}) {
+    EXPECT_THAT(tiers, HasSubstr(word));
+  }
+  EXPECT_THAT(RunProgram("terracectl", {"top", "--help"}).output, HasSubstr("in host memory"));
+  EXPECT_THAT(RunProgram("terracectl", {"namespace", "list", "--help"}).output,
+              HasSubstr("blocks on ssd are not counted"));
+}
+
+TEST(Ctl, ScrubRefusesRatesThatNeverEnd) {
+  const Result slow = RunProgram("terracectl", {"--address=127.0.0.1:1", "scrub", "--rate=1"});
+  EXPECT_EQ(slow.code, 2);
+  EXPECT_EQ(slow.errors,
+            "terracectl: --rate: 1 B per second are too few: give 64.0 KiB at least, or 0 for no "
+            "bound\n");
+}
+
 TEST(Ctl, SaysWhatIsWrongAndHowToMendIt) {
   const Result down = RunProgram("terracectl", {"--address=127.0.0.1:1", "ping"});
   EXPECT_EQ(down.code, 1);
@@ -115,6 +136,7 @@ TEST_F(ProgramsTest, LoadJudgesGeneratedTraffic) {
   const Result run = Load({"--seconds=2", "--workers=3", "--block-bytes=32KiB", "--segments=2"});
   EXPECT_EQ(run.code, 0) << run.output << run.errors;
   EXPECT_THAT(run.output, HasSubstr("hit rate"));
+  EXPECT_THAT(run.output, testing::Not(HasSubstr("hits in ssd"))) << "there is no such tier";
   const json summary = LoadJson();
   EXPECT_GT(summary["requests"], 0);
   EXPECT_GT(summary["hits"]["host"], 0);

@@ -17,6 +17,8 @@ namespace terrace {
 namespace {
 
 using nlohmann::json;
+using ::testing::ContainsRegex;
+using testing::Eventually;
 using ::testing::HasSubstr;
 using testing::TempFolder;
 
@@ -101,14 +103,14 @@ class SsdNodeTest : public ::testing::Test {
   }
   struct Said {
     std::optional<int> code;
-    std::string output;
+    std::string output, errors;
   };
   Said Ctl(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), BinaryPath("terracectl"));
     arguments.push_back("--address=" + node_.address());
     ChildProcess process = *ChildProcess::Start(arguments);
     const std::optional<int> code = process.Wait();
-    return {code, process.output()};
+    return {code, process.output(), process.errors()};
   }
   uint64_t SsdBlocks() {
     const json tiers = json::parse(Ctl({"tiers", "--json"}).output);
@@ -183,6 +185,54 @@ TEST_F(SsdNodeTest, FlippedBitsAreMissesAndScrubFindsThem) {
   EXPECT_THAT(scrub.output, HasSubstr("\"corrupt\":2"));
   EXPECT_EQ(ReadAll(MakeChain()), kBlocks - 2);
   EXPECT_EQ(Ctl({"scrub"}).code, 0) << "they are gone";
+}
+
+TEST_F(SsdNodeTest, OperatorsSeeTheFoldersAndWhatBecameOfBlocks) {
+  PutAll(MakeChain());
+  const std::string tiers = Ctl({"tiers"}).output;
+  EXPECT_THAT(tiers, HasSubstr("FOLDER"));
+  EXPECT_THAT(tiers, ContainsRegex(ssd_ + " .*512.0 MiB.* ready\n"));
+  EXPECT_THAT(tiers, ContainsRegex("host to ssd: [0-9,]+ demoted: written\n"));
+  EXPECT_THAT(Ctl({"status"}).output, ContainsRegex("ssd " + ssd_ + " +ready\n"));
+  const json folder = json::parse(Ctl({"tiers", "--json"}).output)["tiers"][1]["folders"][0];
+  EXPECT_EQ(folder["path"], ssd_);
+  EXPECT_GT(folder["blocks"], 0);
+  EXPECT_GT(folder["commits"], 0);
+  EXPECT_GE(folder["disk_bytes"], folder["occupied_bytes"]);
+
+  const Said deleted = Ctl({"namespace", "delete", "test"});
+  EXPECT_EQ(deleted.code, 0) << deleted.errors;
+  EXPECT_THAT(deleted.output, ContainsRegex("namespace test is deleted; blocks forgotten: [0-9]+ "
+                                            "in host memory, [0-9]+ on ssd\n"));
+}
+
+TEST_F(SsdNodeTest, AnInterruptedScrubSaysHowFarItCame) {
+  PutAll(MakeChain());
+  const std::vector<std::string> argv = {BinaryPath("terracectl"), "scrub", "--rate=64KiB",
+                                         "--address=" + node_.address()};
+  ChildProcess scrub = *ChildProcess::Start(argv);
+  const absl::Duration until = Clock::Real()->Now() + absl::Seconds(20);
+  while (scrub.errors().find("scrubbing: ") == std::string::npos) {
+    ASSERT_LT(Clock::Real()->Now(), until);
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  scrub.Signal(SIGINT);
+  EXPECT_EQ(scrub.Wait(), 130);
+  EXPECT_EQ(scrub.output(), "");
+  EXPECT_THAT(scrub.errors(), ContainsRegex("interrupted after [0-9]+ of [0-9]+ blocks, .*; what "
+                                            "was found corrupt is gone\n"));
+  EXPECT_TRUE(Eventually([&] { return Ctl({"scrub"}).code == 0; })) << "it has ended there too";
+}
+
+TEST_F(SsdNodeTest, LoadAlwaysTellsTheHitsOfTheSsdTier) {
+  const std::string path = folder_.path() + "/load.json";
+  ChildProcess load =
+      *ChildProcess::Start({BinaryPath("terrace-load"), "--address=" + node_.address(),
+                            "--seconds=1", "--block-bytes=4KiB", "--json=" + path});
+  EXPECT_EQ(load.Wait(), 0) << load.errors();
+  EXPECT_THAT(load.output(), HasSubstr("hits in ssd"));
+  std::ifstream in(path);
+  EXPECT_TRUE(json::parse(in)["hits"].contains("ssd"));
 }
 
 TEST_F(SsdNodeTest, WrongFoldersAreNamedWithTheMend) {

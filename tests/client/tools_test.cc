@@ -1,5 +1,6 @@
 // What terrace-load and terracectl are made of.
 #include <fstream>
+#include <map>
 
 #include "client/load/histogram.h"
 #include "client/load/payload.h"
@@ -113,6 +114,21 @@ TEST(Conversations, AreTheSameForTheSameSeedAndGrow) {
   }
   EXPECT_TRUE(differs);
   EXPECT_EQ(shared, 200u);
+}
+
+TEST(Conversations, ComeBackAfterManyOthers) {
+  auto traffic = MakeConversations(5);
+  std::map<uint64_t, int> last_seen;  // the first block of one's own → when
+  int after_many = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    TrafficRequest request;
+    ASSERT_TRUE(*traffic->Next(&request));
+    EXPECT_LE(request.hash_ids.size(), 128u + 12 * 6);
+    const auto [it, fresh] = last_seen.try_emplace(request.hash_ids[8], i);
+    if (!fresh && i - it->second > 2000) ++after_many;
+    it->second = i;
+  }
+  EXPECT_GT(after_many, 100);
 }
 
 TEST(Table, AlignsColumns) {

@@ -62,13 +62,13 @@ TEST_F(ColdFault, WritesRestAfterErrorsInARowAndComeBack) {
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(absl::IsUnavailable(PutAndWait(*folder_, block)));
   EXPECT_FALSE(folder_->AcceptsWrites());
   EXPECT_EQ(folder_->Stats().health, FolderHealth::kWritesFail);
-  EXPECT_THAT(folder_->Stats().problem, ::testing::HasSubstr("UNAVAILABLE"));
+  EXPECT_THAT(folder_->Stats().writes_error, ::testing::HasSubstr("Input/output"));
   EXPECT_TRUE(absl::IsUnavailable(PutAndWait(*folder_, block)));
   EXPECT_EQ(GetAndCheck(*folder_, KeyOf(0)), absl::OkStatus());  // reads go on
   clock_.Advance(absl::Seconds(5));
   EXPECT_EQ(PutAndWait(*folder_, block, /*durable=*/true), absl::OkStatus());
   EXPECT_EQ(folder_->Stats().health, FolderHealth::kHealthy);
-  EXPECT_EQ(folder_->Stats().problem, "");
+  EXPECT_EQ(folder_->Stats().writes_error, "");
 }
 
 // Who gives up blocks for want of a slot must not do so for this.

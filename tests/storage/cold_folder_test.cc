@@ -185,6 +185,40 @@ TEST(ColdFolder, RefusesForeignFoldersAndLaterFormats) {
   EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("format 2"));
 }
 
+TEST(ColdFolder, ALookSaysWhatAStartWouldSayAndChangesNothing) {
+  TempFolder temp;
+  const std::string foreign = temp.path() + "/foreign", damaged = temp.path() + "/damaged";
+  const std::string file = temp.path() + "/file", under = file + "/ssd";
+  std::filesystem::create_directory(foreign);
+  std::filesystem::create_directory(damaged);
+  std::ofstream(foreign + "/holiday.jpg") << "x";
+  std::ofstream(damaged + "/terrace-ssd") << "format 1\ncluster\n";
+  std::ofstream(file) << "x";
+  const FolderIdentity ours{"test", "n1"};
+  for (const std::string& path : {foreign, damaged, file, under}) {
+    const absl::Status look = LookAtFolder(path, ours);
+    EXPECT_FALSE(look.ok()) << path;
+    EXPECT_THAT(std::string(look.message()), ::testing::HasSubstr("; ")) << "the mend";
+    EXPECT_EQ(look, ColdFolder::Open(SmallFolder(path)).status());
+    EXPECT_EQ(look, LookAtFolder(path, ours));
+  }
+  EXPECT_EQ(LookAtFolder(temp.path() + "/not/there/yet", ours), absl::OkStatus());
+  EXPECT_FALSE(std::filesystem::exists(temp.path() + "/not"));
+
+  const std::string good = temp.path() + "/good";
+  EXPECT_EQ(LookAtLock(good), absl::OkStatus());
+  auto folder = OpenLoaded(SmallFolder(good));
+  ASSERT_NE(folder, nullptr);
+  EXPECT_EQ(LookAtFolder(good, ours), absl::OkStatus());
+  EXPECT_EQ(LookAtLock(good), ColdFolder::Open(SmallFolder(good)).status());
+  folder.reset();
+  EXPECT_EQ(LookAtLock(good), absl::OkStatus());
+  EXPECT_NE(OpenLoaded(SmallFolder(good)), nullptr) << "the lock is free again";
+  ColdFolderOptions other = SmallFolder(good);
+  other.node = "n2";
+  EXPECT_EQ(LookAtFolder(good, {"test", "n2"}), ColdFolder::Open(std::move(other)).status());
+}
+
 // Opening reads little of a catalogue; what is broken in it shows while it is loaded.
 TEST(ColdFolder, ACatalogueFoundBrokenWhileLoadingCostsWritesUntilTheNextStart) {
   TempFolder temp;
@@ -206,6 +240,7 @@ TEST(ColdFolder, ACatalogueFoundBrokenWhileLoadingCostsWritesUntilTheNextStart) 
     auto folder = ColdFolder::Open(SmallFolder(temp.path())).value();
     EXPECT_TRUE(absl::IsDataLoss(folder->WaitUntilLoaded(absl::Seconds(20))));
     EXPECT_EQ(folder->Stats().health, FolderHealth::kWritesFail);
+    EXPECT_NE(folder->Stats().load_error, "");
     ColdBlock found;
     const BlockKey stranger = KeyOf(5000);
     folder->Find({&stranger, 1}, {&found, 1});
