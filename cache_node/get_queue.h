@@ -1,7 +1,8 @@
-// The Get and Lend requests of one connection. Blocks are looked up when there is room to send them, not
-// when they are asked for: what waits costs no reference, and Cancel or a deadline can still call
-// it off. Blocks that have to be read from the ssd tier are answered when they have come; a bounded
-// number of them is on its way while others are sent. On the transport's thread only.
+// The Get and Lend requests of one connection. Blocks are looked up when there is room to send
+// them, not when they are asked for: what waits costs no reference, and Cancel or a deadline can
+// still call it off. Blocks that have to be read from the ssd tier are answered when they have
+// come; a bounded number of them is on its way while others are sent. On the transport's thread
+// only.
 #pragma once
 
 #include <deque>

@@ -89,17 +89,16 @@ void LocalService::Accept() {
   peers_.push_back({*std::move(peer), Clock::Real()->Now() + kPatience});
 }
 
+absl::StatusOr<SharedMemory> LocalService::Judge(const Descriptor& peer) {
+  TERRACE_ASSIGN_OR_RETURN(const LocalPacket packet,
+                           ReceivePacket(peer, kMaxLocalPacketBytes, absl::ZeroDuration()));
+  TERRACE_ASSIGN_OR_RETURN(const LocalHello hello, DecodeLocalHello(packet.bytes));
+  TERRACE_ASSIGN_OR_RETURN(const uid_t user, PeerUser(peer));
+  return options_.share(hello.token, user);
+}
+
 void LocalService::Serve(const Descriptor& peer) {
-  const absl::StatusOr<LocalPacket> packet =
-      ReceivePacket(peer, kMaxLocalPacketBytes, absl::ZeroDuration());
-  absl::StatusOr<SharedMemory> memory = packet.status();
-  if (packet.ok()) {
-    const absl::StatusOr<LocalHello> hello = DecodeLocalHello(packet->bytes);
-    const absl::StatusOr<uid_t> user = PeerUser(peer);
-    memory = !hello.ok()  ? hello.status()
-             : !user.ok() ? user.status()
-                          : options_.share(hello->token, *user);
-  }
+  const absl::StatusOr<SharedMemory> memory = Judge(peer);
   absl::Status told = memory.status();
   if (memory.ok()) {
     told = SendPacket(peer, Encode(LocalWelcome{WireStatus::kOk, memory->bytes}), &memory->fd);

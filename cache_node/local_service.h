@@ -47,6 +47,7 @@ class LocalService {
   LocalService(LocalServiceOptions options, Descriptor listener, Descriptor end);
   void Run();
   void Accept();
+  absl::StatusOr<SharedMemory> Judge(const Descriptor& peer);
   void Serve(const Descriptor& peer);
 
   const LocalServiceOptions options_;

@@ -26,8 +26,8 @@ class TierSpace {
 
   bool CanEverFit(PlaceClass size) const { return arena_.CanEverFit(size); }
 
-  // Told of each new region (Arena::SetOnRegion), and of each place that is about to be free: nobody
-  // reads it any more. Called under the caller's lock. Unset: nobody is told.
+  // Told of each new region (Arena::SetOnRegion), and of each place that is about to be free, which
+  // nobody reads any more. Called under the caller's lock. Unset: nobody is told.
   void SetOnRegion(Arena::OnRegion on_region) { arena_.SetOnRegion(std::move(on_region)); }
   void SetOnFree(std::function<void(const BlockEntry&)> on_free) { on_free_ = std::move(on_free); }
 

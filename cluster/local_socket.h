@@ -39,7 +39,7 @@ struct LocalPacket {
 
 // Unavailable: the peer is gone, or does not read.
 absl::Status SendPacket(const Descriptor& socket, ByteSpan bytes, const Descriptor* descriptor);
-// A packet of at most `most` bytes and one descriptor; more descriptors are closed. DeadlineExceeded
+// A packet of at most `most` bytes and one descriptor; further ones are closed. DeadlineExceeded
 // after `timeout` without one; Unavailable: the peer is gone; InvalidArgument: a longer packet.
 absl::StatusOr<LocalPacket> ReceivePacket(const Descriptor& socket, size_t most,
                                           absl::Duration timeout);

@@ -88,6 +88,7 @@ nlohmann::json ToJson(const ReplayReport& report) {
           {"requests_per_s", Rate(report)},
           {"put_bytes", report.put_bytes},
           {"get_bytes", report.get_bytes},
+          {"local_bytes", report.local_bytes},
           {"put_GBps", GBps(report.put_bytes, report.putting)},
           {"get_GBps", GBps(report.get_bytes, report.getting)},
           {"match_p50_us", report.match_latency.Quantile(0.5)},
@@ -209,6 +210,9 @@ std::optional<int> ParseFlags(int argc, const char* const* argv, Options* option
   flags.AddString("--ca", &options->client.ca_file, "PEM file: CA of the node (switches TLS on)");
   flags.AddString("--cert", &options->client.cert_file, "PEM file: own certificate, for mTLS");
   flags.AddString("--key", &options->client.key_file, "PEM file: its private key");
+  bool remote = false;
+  flags.AddBool("--remote", &remote,
+                "let all bytes travel, also where the node's memory can be read in place");
   flags.AddString("--trace", &options->trace,
                   "replay this trace (JSON lines with hash_ids) instead of generated traffic");
   flags.AddUint("--limit", &options->limit, "requests of the trace at most; 0: all", 0,
@@ -232,6 +236,7 @@ std::optional<int> ParseFlags(int argc, const char* const* argv, Options* option
     return kExitUsage;
   }
   options->seconds = *parsed;
+  options->client.local = !remote;
   const BlockShape shape{
       static_cast<uint32_t>(std::min<uint64_t>(options->block_bytes, UINT32_MAX)),
       static_cast<uint32_t>(options->segments)};
@@ -267,9 +272,15 @@ absl::Status Run(const Options& options, ReplayReport* report) {
   action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second one ends us at once
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  const ClientStats path = client->Stats();
+  PrintTo(stderr, "terrace-load: blocks are read {}\n",
+          path.local ? fmt::format("from the node's memory ({})", path.local_reason)
+                     : fmt::format("over {}: {}", path.transport, path.local_reason));
   Replay run(client.get(), traffic.get(), std::move(replay), &stop);
   ProgressLine line(run.progress());
-  return run.Run(report);
+  absl::Status ended = run.Run(report);
+  report->local_bytes = client->Stats().local_bytes;
+  return ended;
 }
 
 int Main(int argc, const char* const* argv) {

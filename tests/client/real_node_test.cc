@@ -24,15 +24,18 @@ using ::testing::HasSubstr;
 constexpr uint32_t kBlockBytes = 256 << 10;
 constexpr absl::Duration kSlack = absl::Seconds(1);  // tests share their machine
 
-class RealNodeTest : public ::testing::Test {
+// Blocks are read from the node's memory, or their bytes travel.
+class RealNodeTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     ClientOptions options;
     options.address = node_.address();
     options.transport = "tcp";
+    options.local = GetParam();
     auto client = Client::Connect(options);
     ASSERT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
+    EXPECT_EQ(client_->Stats().local, GetParam()) << client_->Stats().local_reason;
     ns_ = Open();
   }
 
@@ -79,7 +82,10 @@ class RealNodeTest : public ::testing::Test {
   std::vector<std::vector<std::byte>> bytes_, landed_;
 };
 
-TEST_F(RealNodeTest, WhatWasPutIsMatchedAndRead) {
+INSTANTIATE_TEST_SUITE_P(Paths, RealNodeTest, ::testing::Bool(),
+                         [](const auto& path) { return path.param ? "Local" : "Remote"; });
+
+TEST_P(RealNodeTest, WhatWasPutIsMatchedAndRead) {
   const Chain chain = MakeChain(64);
   EXPECT_EQ(client_->Match(chain)->blocks, 0u);
   Operation put = PutAll(chain);
@@ -97,7 +103,7 @@ TEST_F(RealNodeTest, WhatWasPutIsMatchedAndRead) {
   EXPECT_THAT(client_->Stats().transport, HasSubstr("tcp"));
 }
 
-TEST_F(RealNodeTest, BlocksThatArePutOneByOne) {
+TEST_P(RealNodeTest, BlocksThatArePutOneByOne) {
   const Chain chain = MakeChain(8);
   bytes_.assign(chain.blocks(), std::vector<std::byte>(kBlockBytes));
   for (size_t i = 0; i < chain.blocks(); ++i) Payload(chain.key(i)).Fill(bytes_[i]);
@@ -117,7 +123,7 @@ TEST_F(RealNodeTest, BlocksThatArePutOneByOne) {
   EXPECT_EQ(landed_, bytes_);
 }
 
-TEST_F(RealNodeTest, ANodeWithoutAnSsdTierPromisesNothing) {
+TEST_P(RealNodeTest, ANodeWithoutAnSsdTierPromisesNothing) {
   const Chain chain = MakeChain(2);
   ASSERT_EQ(PutAll(chain).succeeded(), 2);
   BlockKey foreign = chain.key(0);
@@ -130,7 +136,7 @@ TEST_F(RealNodeTest, ANodeWithoutAnSsdTierPromisesNothing) {
   EXPECT_EQ(persist.results()[2].outcome, Outcome::kInvalid);
 }
 
-TEST_F(RealNodeTest, RangesAndPrefetch) {
+TEST_P(RealNodeTest, RangesAndPrefetch) {
   const Chain chain = MakeChain(8);
   PutAll(chain);
   const uint32_t segment = kBlockBytes / 8;
@@ -149,7 +155,7 @@ TEST_F(RealNodeTest, RangesAndPrefetch) {
   EXPECT_EQ(slots, bytes_);
 }
 
-TEST_F(RealNodeTest, DefinitionThatDiffersIsRefused) {
+TEST_P(RealNodeTest, DefinitionThatDiffersIsRefused) {
   NamespaceDefinition other;
   other.name = "test";
   other.layout.model = "test";
@@ -164,7 +170,7 @@ TEST_F(RealNodeTest, DefinitionThatDiffersIsRefused) {
   EXPECT_TRUE(absl::IsNotFound(client_->OpenNamespace(other).status()));
 }
 
-TEST_F(RealNodeTest, FrozenNodeEndsEveryCallByItsDeadline) {
+TEST_P(RealNodeTest, FrozenNodeEndsEveryCallByItsDeadline) {
   const Chain chain = MakeChain(32);
   PutAll(chain);
   node_.Signal(SIGSTOP);
@@ -187,7 +193,7 @@ TEST_F(RealNodeTest, FrozenNodeEndsEveryCallByItsDeadline) {
   EXPECT_EQ(landed_, bytes_);
 }
 
-TEST_F(RealNodeTest, KilledNodeIsAMissAndComesBack) {
+TEST_P(RealNodeTest, KilledNodeIsAMissAndComesBack) {
   const Chain chain = MakeChain(32);
   PutAll(chain);
   std::atomic<bool> stop{false};
@@ -219,7 +225,7 @@ TEST_F(RealNodeTest, KilledNodeIsAMissAndComesBack) {
   EXPECT_EQ(GetAll(again).succeeded(), 32u);
 }
 
-TEST_F(RealNodeTest, IdleClientUsesNoProcessor) {
+TEST_P(RealNodeTest, IdleClientUsesNoProcessor) {
   const auto used = [] {
     timespec now{};
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
