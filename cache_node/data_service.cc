@@ -120,6 +120,9 @@ Landing DataService::Serve(Connection* connection, Frame frame, uint64_t payload
   } else if (auto* get = std::get_if<GetFrame>(&frame.body)) {
     connection->gets.Add(*connection->session, request_id, std::move(*get));
   } else if (auto* lend = std::get_if<LendFrame>(&frame.body)) {
+    for (const uint64_t lease : lend->released) {
+      plane_.sessions->ReleaseLease(connection->session->id, lease);
+    }
     connection->gets.Add(*connection->session, request_id, std::move(*lend));
   } else if (auto* reserve = std::get_if<ReserveFrame>(&frame.body)) {
     connection->puts.Reserve(connection->session, request_id, *reserve);

@@ -13,6 +13,7 @@
 #include "client/operation.h"
 #include "client/persist_task.h"
 #include "client/put_task.h"
+#include "client/view_task.h"
 #include "client/waiter.h"
 #include "cluster/local_socket.h"
 #include "cluster/network.h"
@@ -53,6 +54,8 @@ class ClientImpl : public Client, private SessionListener, private DataListener 
                 OperationOptions options) override;
   Operation Put(const Namespace& ns, std::vector<PutRequest> requests,
                 OperationOptions options) override;
+  std::vector<BlockView> View(const Namespace& ns, std::span<const BlockKey> keys,
+                              const ViewOptions& options) override;
   Operation Prefetch(const Chain& chain, size_t shard, size_t first_block,
                      std::vector<Pieces> slots, OperationOptions options) override;
   Operation Persist(const Namespace& ns, std::vector<BlockKey> keys,
@@ -82,8 +85,12 @@ class ClientImpl : public Client, private SessionListener, private DataListener 
   void ReopenNamespaces();
   // Of a node on this machine; null where bytes have to travel.
   std::shared_ptr<const LocalMemory> ShareMemory(const SessionInfo& session);
+  bool local() const;
   std::shared_ptr<Operation::State> NewOperation(size_t requests, OperationOptions options);
   Operation Submit(std::shared_ptr<Operation::State> state, std::unique_ptr<Task> task);
+  void ViewCopies(const Namespace& ns, std::span<const BlockKey> keys,
+                  const std::vector<size_t>& wanted, absl::Duration timeout,
+                  std::vector<BlockView>* views);
   Operation Overloaded(std::shared_ptr<Operation::State> state);
 
   const ClientOptions options_;
@@ -289,6 +296,55 @@ Operation ClientImpl::Put(const Namespace& ns, std::vector<PutRequest> requests,
   if (state->gauge == nullptr) return Overloaded(std::move(state));
   auto task = std::make_unique<PutTask>(ns, std::move(requests), state, deadline);
   return Submit(std::move(state), std::move(task));
+}
+
+std::vector<BlockView> ClientImpl::View(const Namespace& ns, std::span<const BlockKey> keys,
+                                        const ViewOptions& options) {
+  const absl::Duration deadline = Clock::Real()->Now() + options.timeout;
+  std::vector<BlockView> views(keys.size());
+  std::vector<size_t> copies;
+  if (!channel_.up()) return views;
+  if (local()) {
+    Waiter<std::vector<LeasedPlace>> waiter;
+    auto task = std::make_unique<ViewTask>(next_id_.fetch_add(1, std::memory_order_relaxed), ns.id,
+                                           keys, options.lease, io_, &waiter, deadline);
+    io_->Post(
+        [task = std::move(task)](DataChannel& channel) mutable { channel.Start(std::move(task)); });
+    const std::vector<LeasedPlace> places = waiter.Wait();
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const bool leased = places[i].status == WireStatus::kOk;
+      if (leased) views[i] = BlockViewMaker::InPlace(ns, keys[i], places[i]);
+      if (leased ? !views[i] : places[i].status == WireStatus::kOverloaded) copies.push_back(i);
+    }
+  } else {
+    for (size_t i = 0; i < keys.size(); ++i) copies.push_back(i);
+  }
+  if (!copies.empty()) ViewCopies(ns, keys, copies, deadline - Clock::Real()->Now(), &views);
+  return views;
+}
+
+void ClientImpl::ViewCopies(const Namespace& ns, std::span<const BlockKey> keys,
+                            const std::vector<size_t>& wanted, absl::Duration timeout,
+                            std::vector<BlockView>* views) {
+  std::vector<std::vector<std::byte>> copies;
+  std::vector<GetRequest> requests;
+  for (const size_t i : wanted) {
+    copies.emplace_back(ns.shape.length);
+    requests.push_back({.key = keys[i], .destination = {}});
+  }
+  for (size_t j = 0; j < copies.size(); ++j) requests[j].destination = {MutableByteSpan(copies[j])};
+  const Operation get = Get(ns, std::move(requests), {.timeout = timeout});
+  get.Wait();
+  for (size_t j = 0; j < copies.size(); ++j) {
+    const BlockResult& result = get.results()[j];
+    if (result.outcome != Outcome::kOk) continue;
+    (*views)[wanted[j]] = BlockViewMaker::Owned(ns, std::move(copies[j]), result);
+  }
+}
+
+bool ClientImpl::local() const {
+  MutexLock lock(&mutex_);
+  return local_;
 }
 
 Operation ClientImpl::Prefetch(const Chain& chain, size_t shard, size_t first_block,

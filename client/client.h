@@ -36,6 +36,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/block_view.h"
 #include "client/chain.h"
 #include "proto/block.h"
 #include "proto/block_key.h"
@@ -204,6 +205,11 @@ struct MatchResult {
   Lease lease;
 };
 
+struct ViewOptions {
+  absl::Duration timeout = absl::Seconds(1);
+  absl::Duration lease = absl::Seconds(10);  // how long blocks are to stay; capped by the node
+};
+
 struct ClientStats {
   std::string transport;
   bool connected = false;
@@ -249,6 +255,12 @@ class Client {
                         OperationOptions options = {}) = 0;
   virtual Operation Put(const Namespace& ns, std::vector<PutRequest> requests,
                         OperationOptions options = {}) = 0;
+  // Blocks to be read where they lie, in the memory of a node on this machine; where there is none,
+  // or it lends nothing now, views of copies. One view per key, empty for a block that is not
+  // there. Blocks until they are there and verified, or the timeout.
+  virtual std::vector<BlockView> View(const Namespace& ns, std::span<const BlockKey> keys,
+                                      const ViewOptions& options = {}) = 0;
+
   // Brings the leading run of a chain's shard into `slots` (slot i holds block first_block + i).
   // The first block that is not there ends the run, with kMiss or with kAskAgain: what is behind it
   // ends with kMiss, untried.

@@ -84,6 +84,7 @@ void DataChannel::OnClose(ConnectionId connection, const absl::Status& why) {
   if (connection != connection_) return;
   connection_ = 0;
   up_.store(false, std::memory_order_release);
+  ended_leases_.clear();  // with their session, or when they expire
   EndAll(Outcome::kMiss);
   listener_->OnDataDown(why);
   if (session_) ConnectLater();
@@ -130,6 +131,21 @@ void DataChannel::Touch(NamespaceId ns, std::vector<WireKey> keys,
 
 void DataChannel::Release(uint64_t session_id, uint64_t lease) {
   if (up() && session_id == this->session_id()) Send(0, ReleaseFrame{lease});
+}
+
+void DataChannel::EndLease(uint64_t session_id, uint64_t lease) {
+  if (!up() || session_id != this->session_id()) return;
+  ended_leases_.push_back(lease);
+  if (ended_leases_.size() >= kMostEndedLeases) return SendEndedLeases();
+  if (std::exchange(ending_leases_, true)) return;
+  transport_->PostAfter(kLeasePatience, [this] {
+    ending_leases_ = false;
+    SendEndedLeases();
+  });
+}
+
+void DataChannel::SendEndedLeases() {
+  for (const uint64_t lease : TakeEndedLeases()) Send(0, ReleaseFrame{lease});
 }
 
 void DataChannel::Copy(absl::AnyInvocable<void()> copy, absl::AnyInvocable<void()> copied) {

@@ -71,6 +71,11 @@ class DataChannel : public TransportHandler {
   ChannelCounters& counters() { return counters_; }
   const ChannelCounters& counters() const { return counters_; }
 
+  // The same of a lease on places. It waits for a request that can take it along, or a moment.
+  void EndLease(uint64_t session_id, uint64_t lease);
+  // Leases for a request that is about to be sent.
+  std::vector<uint64_t> TakeEndedLeases() { return std::exchange(ended_leases_, {}); }
+
   // ---- For tasks ----
   const SessionLimits& limits() const { return session_->limits; }
   uint64_t session_id() const { return session_ ? session_->session_id : 0; }
@@ -130,6 +135,8 @@ class DataChannel : public TransportHandler {
   static constexpr absl::Duration kConnectTimeout = absl::Seconds(2);
   static constexpr uint64_t kSendWindowBytes = 128 << 10;
   static constexpr int kAskBeforePuts = 15;
+  static constexpr absl::Duration kLeasePatience = absl::Milliseconds(1);
+  static constexpr size_t kMostEndedLeases = 64;
 
   void OnOpen(ConnectionId connection, bool accepted) override;
   Landing OnMessage(ConnectionId connection, ByteSpan frame, uint64_t payload_bytes) override;
@@ -145,6 +152,7 @@ class DataChannel : public TransportHandler {
   void ArmTimer();
   void OnTimer();
   void EndAll(Outcome why);
+  void SendEndedLeases();
 
   DataListener* const listener_;
   Transport* transport_ = nullptr;
@@ -170,6 +178,8 @@ class DataChannel : public TransportHandler {
   uint64_t unsent_bytes_ = 0;
   bool pumping_ = false;
   int ask_before_puts_ = 0;
+  std::vector<uint64_t> ended_leases_;
+  bool ending_leases_ = false;  // the transport will call SendEndedLeases
 };
 
 }  // namespace terrace

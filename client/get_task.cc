@@ -121,7 +121,7 @@ Turn GetTask::AskForPlaces(DataChannel& channel) {
   std::vector<uint32_t> positions = NextPositions(channel, kMostLentBytes, &bytes);
   if (!channel.HasRoom(bytes, 0)) return Turn::kNoRoom;
   const uint32_t patience = MillisecondsUntil(deadline());
-  LendFrame frame{ns_.id, patience, patience + kLeaseGraceMs, {}};
+  LendFrame frame{ns_.id, patience, patience + kLeaseGraceMs, channel.TakeEndedLeases(), {}};
   for (const uint32_t position : positions) {
     const BlockKey& key = requests_[items_[position].index].key;
     frame.keys.push_back({key.digest, key.shard});
@@ -281,13 +281,11 @@ absl::Status GetTask::OnPlace(DataChannel& channel, uint64_t request, const Lent
     return absl::OkStatus();
   }
   const std::shared_ptr<const LocalMemory> memory = channel.memory();
-  const uint64_t size = memory == nullptr ? 0 : memory->bytes().size();
-  const size_t envelope_bytes = EnvelopeBytes(ns_.shape.segments, kMaxOpaqueBytes);
-  if (ns_.shape.length > size || item.value > size - ns_.shape.length || envelope_bytes > size ||
-      item.envelope > size - envelope_bytes || item.envelope % 8 != 0) {
+  if (memory == nullptr || !memory->Holds(item.value, ns_.shape.length) ||
+      !memory->HoldsEnvelope(item.envelope, ns_.shape.segments)) {
     return absl::DataLossError("a place outside the node's memory");
   }
-  const ByteSpan shared = memory->bytes().subspan(item.envelope, envelope_bytes);
+  const ByteSpan shared = memory->EnvelopeAt(item.envelope, ns_.shape.segments);
   const std::vector<std::byte> own(shared.begin(), shared.end());
   const absl::StatusOr<EnvelopeView> envelope = EnvelopeView::Parse(own);
   if (!envelope.ok() || envelope->generation() != item.generation) {
@@ -363,7 +361,7 @@ void GetTask::OnCopied(DataChannel& channel, uint64_t request, uint32_t position
 }
 
 void GetTask::EndOfLoan(DataChannel& channel, Loan* loan) {
-  if (--loan->open == 0 && loan->lease != 0) channel.Release(loan->session, loan->lease);
+  if (--loan->open == 0 && loan->lease != 0) channel.EndLease(loan->session, loan->lease);
 }
 
 void GetTask::AskAgain(DataChannel& channel, uint64_t request, uint32_t position) {

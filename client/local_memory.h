@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/bytes.h"
+#include "proto/envelope.h"
 #include "proto/frame.h"
 
 namespace terrace {
@@ -26,6 +27,17 @@ class LocalMemory {
   LocalMemory& operator=(const LocalMemory&) = delete;
 
   ByteSpan bytes() const { return bytes_; }
+  // Whether a place that the node names lies within.
+  bool Holds(uint64_t offset, uint64_t length) const {
+    return length <= bytes_.size() && offset <= bytes_.size() - length;
+  }
+  bool HoldsEnvelope(uint64_t offset, uint32_t segments) const {
+    return offset % 8 == 0 && Holds(offset, EnvelopeBytes(segments, kMaxOpaqueBytes));
+  }
+  // At least the envelope there. Its bytes may change: copy them before they are judged.
+  ByteSpan EnvelopeAt(uint64_t offset, uint32_t segments) const {
+    return bytes_.subspan(offset, EnvelopeBytes(segments, kMaxOpaqueBytes));
+  }
 
  private:
   const ByteSpan bytes_;

@@ -159,6 +159,7 @@ void RequestFields(C& coder, F& f) {
     coder.Value(f.ns.value);
     coder.Value(f.deadline_ms);
     coder.Value(f.lease_ms);
+    coder.List(f.released, [](auto& c, auto& lease) { c.Value(lease); });
     coder.List(f.keys, kKeyFields);
   } else if constexpr (kIs<F, ReleaseFrame>) {
     coder.Value(f.lease);

@@ -169,8 +169,9 @@ struct PersistFrame {
 // one frame; blocks on ssd come later than the others.
 struct LendFrame {
   NamespaceId ns;
-  uint32_t deadline_ms = 0;  // as in Get
-  uint32_t lease_ms = 0;     // the longest that any place is wanted for
+  uint32_t deadline_ms = 0;        // as in Get
+  uint32_t lease_ms = 0;           // the longest that any place is wanted for
+  std::vector<uint64_t> released;  // leases that end before this begins
   std::vector<WireKey> keys;
 };
 struct LentFrame {

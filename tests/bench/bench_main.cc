@@ -12,6 +12,7 @@
 #include "proto/status.h"
 #include "tests/bench/bench_loop.h"
 #include "tests/bench/demotion_row.h"
+#include "tests/bench/memory_contender.h"
 #include "tests/bench/redis_contender.h"
 #include "tests/bench/report.h"
 #include "tests/bench/rounds.h"
@@ -31,6 +32,7 @@ constexpr int kFullRounds = 31, kBarRounds = 101, kQuickRounds = 7;
 // A Match of 128 keys is this much on the wire, answered by a small frame.
 constexpr uint64_t kMatchRequestBytes = 128 * 34 + 32;
 constexpr int kMatchCalls = 400;
+constexpr int kDeep = 8;  // blocks in flight
 constexpr int kExitMissed = 1, kExitBroken = 2, kExitInterrupted = 130;
 
 // The row that runs ends as with an error, so that processes and files go as they always do. A
@@ -71,6 +73,7 @@ struct Contenders {
   std::unique_ptr<TerraceContender> terrace;
   std::unique_ptr<Limit> ucx;
   std::unique_ptr<RedisContender> redis;
+  std::unique_ptr<MemoryContender> memory;
 };
 
 absl::StatusOr<Measurement> RunLimit(Limit* limit, uint64_t block_bytes, int depth,
@@ -101,8 +104,22 @@ Row TransferRow(Contenders* all, const std::string& size, uint32_t block_bytes, 
   return row;
 }
 
-Row MatchRow(Contenders* all) {
-  Row row{.name = "match_128_tcp", .unit = "us"};
+// The worker beside its node: what it reads, it reads in the node's memory.
+Row LocalGetRow(Contenders* all, const std::string& size, uint32_t block_bytes) {
+  Row row{.name = fmt::format("get_{}_local", size), .unit = "GB/s"};
+  row.terrace = {"terrace", [=] { return all->terrace->Get(kRoundBytesDeep, kDeep); }};
+  row.limit = {"copy + check",
+               [=] { return all->memory->CopyAndCheck(block_bytes, kRoundBytesDeep); }};
+  row.peer = Contender{"redis", [=] { return all->redis->Get(kRoundBytesDeep, kDeep); }};
+  if (block_bytes == 1 << 20) {
+    row.bar = 0.85;
+    row.peer_bar = 3.0;
+  }
+  return row;
+}
+
+Row MatchRow(Contenders* all, const std::string& name, double most) {
+  Row row{.name = name, .unit = "us"};
   row.terrace = {"terrace", [=] { return all->terrace->Match128(kMatchCalls); }};
   row.limit = {"bare UCX", [=]() -> absl::StatusOr<Measurement> {
                  TERRACE_ASSIGN_OR_RETURN(const BenchRound round,
@@ -110,7 +127,7 @@ Row MatchRow(Contenders* all) {
                                                         kMatchCalls * kMatchRequestBytes));
                  return Measurement{round.seconds * 1e6 / kMatchCalls, 0};
                }};
-  row.most = 150;
+  row.most = most;
   return row;
 }
 
@@ -124,7 +141,8 @@ class Benchmark {
     constexpr std::pair<const char*, uint32_t> kSizes[] = {
         {"64KiB", 64 << 10}, {"256KiB", 256 << 10}, {"1MiB", 1 << 20}, {"4MiB", 4 << 20}};
     for (const auto& [size, block_bytes] : kSizes) {
-      TERRACE_RETURN_IF_ERROR(RunSize(bin_folder, size, block_bytes));
+      TERRACE_RETURN_IF_ERROR(RunLocal(bin_folder, size, block_bytes));
+      TERRACE_RETURN_IF_ERROR(RunWire(bin_folder, size, block_bytes));
     }
     PrintSummary(results_);
     if (!options_.json.empty()) return WriteJson(options_.json, results_);
@@ -165,9 +183,9 @@ class Benchmark {
   }
 
   // What these rows need and does not run yet.
-  absl::Status StartWire(const std::vector<Row>& rows) {
+  absl::Status StartOthers(const std::vector<Row>& rows, bool local) {
+    if (local && all_.memory == nullptr) all_.memory = std::make_unique<MemoryContender>();
     if (all_.ucx == nullptr) {
-      StayNear();
       TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<BenchLoop> loop, CreateUcxLoop());
       all_.ucx = std::make_unique<Limit>(std::move(loop));
     }
@@ -178,22 +196,37 @@ class Benchmark {
     return absl::OkStatus();
   }
 
-  absl::Status RunSize(const std::string& bin_folder, const std::string& size,
+  absl::Status RunLocal(const std::string& bin_folder, const std::string& size,
+                        uint32_t block_bytes) {
+    std::vector<Row> rows = {LocalGetRow(&all_, size, block_bytes)};
+    if (size == "64KiB") rows.push_back(MatchRow(&all_, "match_128_local", 60));
+    return RunRows(bin_folder, std::move(rows), block_bytes, /*local=*/true);
+  }
+
+  absl::Status RunWire(const std::string& bin_folder, const std::string& size,
                        uint32_t block_bytes) {
     std::vector<Row> rows;
     for (bool put : {false, true}) {
-      for (int depth : {1, 8}) rows.push_back(TransferRow(&all_, size, block_bytes, depth, put));
+      for (int depth : {1, kDeep}) {
+        rows.push_back(TransferRow(&all_, size, block_bytes, depth, put));
+      }
     }
-    if (size == "64KiB") rows.push_back(MatchRow(&all_));
+    if (size == "64KiB") rows.push_back(MatchRow(&all_, "match_128_tcp", 150));
+    return RunRows(bin_folder, std::move(rows), block_bytes, /*local=*/false);
+  }
+
+  absl::Status RunRows(const std::string& bin_folder, std::vector<Row> rows, uint32_t block_bytes,
+                       bool local) {
     std::erase_if(
         rows, [this](const Row& row) { return row.name.find(options_.only) == std::string::npos; });
     if (rows.empty()) return absl::OkStatus();
-    TERRACE_RETURN_IF_ERROR(StartWire(rows));
+    if (all_.ucx == nullptr) StayNear();
+    TERRACE_RETURN_IF_ERROR(StartOthers(rows, local));
     const size_t blocks = kWorkingSetBytes / block_bytes;
     if (all_.redis != nullptr) TERRACE_RETURN_IF_ERROR(all_.redis->Fill(block_bytes, blocks));
     // A node of its own: blocks of other sizes, often read, would outlive this working set.
     all_.terrace.reset();
-    TERRACE_ASSIGN_OR_RETURN(all_.terrace, TerraceContender::Start(bin_folder, kHostBytes));
+    TERRACE_ASSIGN_OR_RETURN(all_.terrace, TerraceContender::Start(bin_folder, kHostBytes, local));
     for (const Row& row : rows) {
       // Rows that put drive the working set out; each begins with it whole.
       TERRACE_RETURN_IF_ERROR(all_.terrace->Fill(block_bytes, blocks));

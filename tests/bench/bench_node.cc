@@ -21,14 +21,19 @@ absl::StatusOr<ChildProcess> BenchNode::StartProcess(const std::string& bin_fold
   return ChildProcess::Start(arguments);
 }
 
-absl::StatusOr<BenchNode> BenchNode::Connect(ChildProcess process) {
+absl::StatusOr<BenchNode> BenchNode::Connect(ChildProcess process, bool local) {
   BenchNode node{.process = std::move(process), .address = {}, .client = nullptr};
   TERRACE_ASSIGN_OR_RETURN(std::string ready,
                            node.process.WaitForLine("terraced ready", absl::Seconds(120)));
   node.address = Field(ready, "control");
   TERRACE_ASSIGN_OR_RETURN(
       node.client,
-      Client::Connect({.address = node.address, .name = "terrace-bench", .transport = "tcp"}));
+      Client::Connect(
+          {.address = node.address, .name = "terrace-bench", .transport = "tcp", .local = local}));
+  if (local && !node.client->Stats().local) {
+    return absl::UnavailableError("the node's memory cannot be read: " +
+                                  node.client->Stats().local_reason);
+  }
   return node;
 }
 

@@ -17,8 +17,8 @@ struct BenchNode {
   // client, stays on the processors of the caller: apart where they belong on different ones.
   static absl::StatusOr<ChildProcess> StartProcess(const std::string& bin_folder,
                                                    const std::vector<std::string>& flags);
-  // Waits until it is ready.
-  static absl::StatusOr<BenchNode> Connect(ChildProcess process);
+  // Waits until it is ready. With `local` blocks are read from the node's memory.
+  static absl::StatusOr<BenchNode> Connect(ChildProcess process, bool local);
 
   ChildProcess process;
   std::string address;  // of its control plane

@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<DemotionRow>> DemotionRow::Start(const std::strin
           bin_folder, {"--host-bytes", std::to_string(kHostBytes), "--ssd",
                        fmt::format("{}/terrace:{}", folder.path(), kSsdBytes), "--ssd-write-rate",
                        std::to_string(static_cast<uint64_t>(kShareOfDevice * device))}));
-  TERRACE_ASSIGN_OR_RETURN(BenchNode node, BenchNode::Connect(std::move(process)));
+  TERRACE_ASSIGN_OR_RETURN(BenchNode node, BenchNode::Connect(std::move(process), /*local=*/false));
   std::unique_ptr<DemotionRow> row(
       new DemotionRow(std::move(folder), std::move(node), bin_folder, device));
   TERRACE_ASSIGN_OR_RETURN(row->fresh_, OpenBenchNamespace(row->node_.client.get(), kFreshBlock));

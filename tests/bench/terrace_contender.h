@@ -17,9 +17,10 @@ constexpr size_t kArenaBytes = size_t{5} << 28;  // 1.25 GiB
 
 class TerraceContender {
  public:
-  // Starts `terraced` from `bin_folder` with a host tier of `host_bytes`, and connects.
+  // Starts `terraced` from `bin_folder` with a host tier of `host_bytes`, and connects; `local` as
+  // in BenchNode::Connect.
   static absl::StatusOr<std::unique_ptr<TerraceContender>> Start(const std::string& bin_folder,
-                                                                 uint64_t host_bytes);
+                                                                 uint64_t host_bytes, bool local);
 
   // Puts `blocks` blocks of `block_bytes` into a namespace of their own, for Get.
   absl::Status Fill(uint32_t block_bytes, size_t blocks);

@@ -1,6 +1,7 @@
 // The client against terraced, over gRPC and TCP.
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <ctime>
 #include <filesystem>
@@ -74,6 +75,15 @@ class RealNodeTest : public ::testing::TestWithParam<bool> {
     Operation get = client_->Get(ns_, std::move(gets), {.timeout = timeout});
     get.Wait();
     return get;
+  }
+
+  // Drives out what nobody holds: the node has 64 MiB.
+  void Churn(uint32_t salt) {
+    const std::vector<std::byte> bytes(kBlockBytes);
+    const Chain chain = MakeChain(300, salt);
+    for (size_t i = 0; i < chain.blocks(); ++i) {
+      client_->Put(ns_, {{chain.key(i), {ByteSpan(bytes)}, {}}}).Wait();
+    }
   }
 
   NodeProcess node_;
@@ -153,6 +163,45 @@ TEST_P(RealNodeTest, RangesAndPrefetch) {
   prefetch.Wait();
   EXPECT_EQ(prefetch.succeeded(), 8u);
   EXPECT_EQ(slots, bytes_);
+}
+
+TEST_P(RealNodeTest, ViewsShowTheBlocksThatAreThere) {
+  const Chain chain = MakeChain(20);
+  PutAll(chain);
+  std::vector<BlockKey> keys = {MakeChain(1, /*salt=*/9).key(0)};  // not there
+  for (size_t i = 0; i < chain.blocks(); ++i) keys.push_back(chain.key(i));
+  std::vector<BlockView> views = client_->View(ns_, keys, {.lease = absl::Seconds(30)});
+  ASSERT_EQ(views.size(), 21u);
+  EXPECT_FALSE(views[0]);
+  EXPECT_FALSE(views[0].intact());
+  for (size_t i = 1; i < views.size(); ++i) {
+    ASSERT_TRUE(views[i]);
+    EXPECT_EQ(views[i].in_place(), GetParam());
+    EXPECT_EQ(views[i].segments(), 8u);
+    EXPECT_TRUE(std::ranges::equal(views[i].bytes(), bytes_[i - 1]));
+    EXPECT_EQ(views[i].segment(7).data(), views[i].bytes().data() + 7 * kBlockBytes / 8);
+  }
+  // Under its lease a block stays, whatever else comes; and after the node, and the client.
+  BlockView kept = std::move(views[3]);
+  views.clear();
+  Churn(/*salt=*/1);
+  EXPECT_TRUE(kept.intact());
+  node_.Signal(SIGKILL);
+  client_.reset();
+  EXPECT_TRUE(kept.intact());
+  EXPECT_TRUE(std::ranges::equal(kept.bytes(), bytes_[2]));
+}
+
+TEST_P(RealNodeTest, AViewKnowsThatItsBlockHasLeft) {
+  const Chain chain = MakeChain(4);
+  PutAll(chain);
+  std::vector<BlockView> views =
+      client_->View(ns_, {{chain.key(0), chain.key(1)}}, {.lease = absl::Milliseconds(1)});
+  ASSERT_TRUE(views[0] && views[1]);
+  for (uint32_t salt = 1; salt < 20 && views[0].intact(); ++salt) Churn(salt);
+  EXPECT_EQ(views[0].intact(), !GetParam());  // a copy stays what it is
+  std::vector<std::byte> seen(views[1].bytes().begin(), views[1].bytes().end());
+  EXPECT_TRUE(!views[1].intact() || seen == bytes_[1]);
 }
 
 TEST_P(RealNodeTest, DefinitionThatDiffersIsRefused) {

@@ -16,27 +16,9 @@
 #include "storage/cold_folder.h"
 #include "storage/cold_store.h"
 #include "tests/support/stop.h"
+#include "tests/support/temp_folder.h"
 
 namespace terrace::testing {
-
-// A folder that is gone with the object.
-class TempFolder {
- public:
-  TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "terrace-ssd-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TempFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 class AlignedBytes {
  public:
