@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kFrameNames[] = {
     "hello",   "hello_reply",   "match",   "match_reply", "get",   "block",
     "reserve", "reserve_reply", "value",   "put_reply",   "touch", "release",
-    "cancel",  "put",           "persist", "lend",        "lent"};
+    "cancel",  "put",           "persist", "lend",        "lent",  "landed"};
 static_assert(std::size(kFrameNames) == std::variant_size_v<FrameBody>);
 constexpr const char* kKindNames[] = {"match", "get", "reserve", "put", "persist"};
 static_assert(std::size(kKindNames) == kRequestKinds);

@@ -1,6 +1,7 @@
 #include "cache_node/data_service.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "fmt/format.h"
 #include "proto/log.h"
@@ -10,6 +11,7 @@ namespace {
 
 constexpr absl::Duration kHelloPatience = absl::Seconds(5);
 constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr size_t kLandedPart = 32 << 10;  // stays in the cache while it is judged
 
 std::vector<BlockKey> ToKeys(NamespaceId ns, const std::vector<WireKey>& wire) {
   std::vector<BlockKey> keys;
@@ -130,6 +132,8 @@ Landing DataService::Serve(Connection* connection, Frame frame, uint64_t payload
     return connection->puts.Value(request_id, *value, payload_bytes);
   } else if (auto* put = std::get_if<PutFrame>(&frame.body)) {
     return connection->puts.Direct(connection->session, request_id, *put, payload_bytes);
+  } else if (auto* landed = std::get_if<LandedFrame>(&frame.body)) {
+    Landed(connection, request_id, std::move(*landed));
   } else if (auto* touch = std::get_if<TouchFrame>(&frame.body)) {
     Touch(*connection, *touch);
   } else if (auto* persist = std::get_if<PersistFrame>(&frame.body)) {
@@ -163,6 +167,38 @@ void DataService::Match(Connection* connection, uint64_t request_id, const Match
   }
   plane_.metrics->CountOutcome(RequestKind::kMatch, reply.status);
   connection->outbox->Send(request_id, reply);
+}
+
+// As if the bytes had come with the frame.
+void DataService::Landed(Connection* connection, uint64_t request_id, LandedFrame frame) {
+  const std::shared_ptr<const LandingMemory> memory = connection->session->landing();
+  const uint64_t length = frame.item.shape.length;
+  ByteSpan bytes;
+  if (memory != nullptr && length <= memory->bytes().size() &&
+      frame.offset <= memory->bytes().size() - length) {
+    bytes = memory->bytes().subspan(frame.offset, length);
+  }
+  PutTable& puts = connection->puts;
+  Landing landing;
+  if (frame.reservation != 0) {
+    landing = puts.Value(request_id, {frame.index, frame.reservation, std::move(frame.envelope)},
+                         bytes.size());
+  } else {
+    landing = puts.Direct(connection->session, request_id,
+                          {frame.ns, frame.deadline_ms, frame.item, std::move(frame.envelope)},
+                          bytes.size());
+  }
+  if (landing.landed == nullptr) return;  // refused
+  // Each part is judged where it was copied to, where its writer does not reach.
+  for (MutableByteSpan piece : landing.pieces) {
+    for (size_t at = 0; at < piece.size(); at += kLandedPart) {
+      const MutableByteSpan part = piece.subspan(at, std::min(kLandedPart, piece.size() - at));
+      std::memcpy(part.data(), bytes.data(), part.size());
+      bytes = bytes.subspan(part.size());
+      landing.progress(part);
+    }
+  }
+  landing.landed(absl::OkStatus());
 }
 
 void DataService::Touch(const Connection& connection, const TouchFrame& frame) {
@@ -221,6 +257,9 @@ bool DataService::RefuseStopping(Connection* connection, const Frame& frame) {
       connection->outbox->Send(frame.request_id,
                                PutReplyFrame{static_cast<uint16_t>(i), WireStatus::kStopping});
     }
+  } else if (const auto* landed = std::get_if<LandedFrame>(&frame.body);
+             landed != nullptr && landed->reservation == 0) {
+    connection->outbox->Send(frame.request_id, PutReplyFrame{landed->index, WireStatus::kStopping});
   } else if (std::holds_alternative<PutFrame>(frame.body)) {
     connection->outbox->Send(frame.request_id, PutReplyFrame{0, WireStatus::kStopping});
   } else {

@@ -57,6 +57,7 @@ class DataService : public TransportHandler {
   void Hello(Connection* connection, const HelloFrame& frame);
   Landing Serve(Connection* connection, Frame frame, uint64_t payload_bytes);
   void Match(Connection* connection, uint64_t request_id, const MatchFrame& frame);
+  void Landed(Connection* connection, uint64_t request_id, LandedFrame frame);
   void Touch(const Connection& connection, const TouchFrame& frame);
   void Persist(const Connection& connection, uint64_t request_id, const PersistFrame& frame);
   // Answers a request that would begin something while the node stops; false for other frames.

@@ -101,9 +101,11 @@ void LocalService::Serve(const Descriptor& peer) {
   const absl::StatusOr<SharedMemory> memory = Judge(peer);
   absl::Status told = memory.status();
   if (memory.ok()) {
-    told = SendPacket(peer, Encode(LocalWelcome{WireStatus::kOk, memory->bytes}), &memory->fd);
+    told = SendPacket(peer,
+                      Encode(LocalWelcome{WireStatus::kOk, memory->bytes, memory->landing_bytes}),
+                      memory->descriptors);
   } else {
-    SendPacket(peer, Encode(LocalWelcome{WireStatus::kUnauthenticated, 0}), nullptr).IgnoreError();
+    SendPacket(peer, Encode(LocalWelcome{WireStatus::kUnauthenticated})).IgnoreError();
   }
   (told.ok() ? shared_ : refused_)->Add();
   if (!told.ok()) Log(LogLevel::kDebug, "local", "{}", told.ToString());

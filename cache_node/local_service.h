@@ -20,8 +20,8 @@
 namespace terrace {
 
 struct SharedMemory {
-  Descriptor fd;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0, landing_bytes = 0;
+  std::vector<Descriptor> descriptors;  // as LocalWelcome has them
 };
 
 struct LocalServiceOptions {

@@ -33,6 +33,9 @@ constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 constexpr absl::Duration kEndOfStreams = absl::Milliseconds(500);
 constexpr absl::Duration kEndOfTransport = absl::Milliseconds(250);
 
+// Of the host tier, what its clients' landing memory may take beside it.
+constexpr uint64_t kLandingShare = 8;
+
 enum class State { kStarting, kReady, kStopping };
 
 const char* ToString(State state) {
@@ -140,6 +143,7 @@ class NodeImpl final : public Node {
   std::unique_ptr<Scrubber> scrubber_;
   std::unique_ptr<Network> network_;
   std::vector<DataThread> data_;
+  LandingMemories landings_{std::max(options_.host_bytes / kLandingShare, LandingMemories::kBytes)};
   std::unique_ptr<LocalService> local_;
   std::unique_ptr<ControlServer> control_;
   absl::Duration next_beat_;
@@ -305,7 +309,19 @@ absl::StatusOr<SharedMemory> NodeImpl::Share(const SessionToken& token, uid_t pe
   }
   TERRACE_ASSIGN_OR_RETURN(
       Descriptor fd, store_->ShareMemory(pinned() ? 1 : namespaces_.NumberOf(session->tenant)));
-  return SharedMemory{std::move(fd), store_->memory().size()};
+  SharedMemory shared{.bytes = store_->memory().size()};
+  shared.descriptors.push_back(std::move(fd));
+  std::shared_ptr<const LandingMemory> landing = session->landing();
+  if (landing == nullptr) {
+    absl::StatusOr<std::shared_ptr<const LandingMemory>> created = landings_.Create();
+    if (!created.ok()) return shared;  // what it puts travels
+    landing = *std::move(created);
+    session->SetLanding(landing);
+  }
+  TERRACE_ASSIGN_OR_RETURN(Descriptor writable, landing->Open());
+  shared.landing_bytes = landing->bytes().size();
+  shared.descriptors.push_back(std::move(writable));
+  return shared;
 }
 
 std::string NodeImpl::Advertised(const std::string& bound) const {

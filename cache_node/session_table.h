@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cache_node/landing_memory.h"
 #include "cache_node/options.h"
 #include "cache_node/tiered_store.h"
 #include "proto/block_key.h"
@@ -29,6 +30,20 @@ struct Session {
   // What its connections hold together, counted by them against NodeLimits.
   std::atomic<uint32_t> connections{0};
   std::atomic<uint32_t> reservations{0};
+
+  // Where it writes what it puts; null where it does not. Thread-safe.
+  std::shared_ptr<const LandingMemory> landing() const {
+    MutexLock lock(&mutex_);
+    return landing_;
+  }
+  void SetLanding(std::shared_ptr<const LandingMemory> landing) {
+    MutexLock lock(&mutex_);
+    landing_ = std::move(landing);
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::shared_ptr<const LandingMemory> landing_ ABSL_GUARDED_BY(mutex_);
 };
 
 struct OpenedSession {

@@ -11,6 +11,7 @@ namespace terrace {
 
 void DataChannel::OpenSession(SessionInfo session) {
   session_ = std::move(session);
+  ResetLanding();
   ending_ = false;
   backoff_.Reset();
   if (connection_ == 0) {
@@ -85,6 +86,7 @@ void DataChannel::OnClose(ConnectionId connection, const absl::Status& why) {
   connection_ = 0;
   up_.store(false, std::memory_order_release);
   ended_leases_.clear();  // with their session, or when they expire
+  ResetLanding();
   EndAll(Outcome::kMiss);
   listener_->OnDataDown(why);
   if (session_) ConnectLater();
@@ -131,6 +133,20 @@ void DataChannel::Touch(NamespaceId ns, std::vector<WireKey> keys,
 
 void DataChannel::Release(uint64_t session_id, uint64_t lease) {
   if (up() && session_id == this->session_id()) Send(0, ReleaseFrame{lease});
+}
+
+void DataChannel::ResetLanding() {
+  landings_.clear();
+  const bool lands = memory() != nullptr && !memory()->landing().empty();
+  landing_slots_ = lands ? std::make_unique<LandingSlots>(memory()->landing().size()) : nullptr;
+}
+
+std::optional<DataChannel::Landed> DataChannel::Land(uint64_t request, uint16_t index,
+                                                     uint64_t length) {
+  const std::optional<uint64_t> offset = landing_slots_->Take(length);
+  if (!offset) return std::nullopt;
+  landings_[{request, index}] = *offset;
+  return Landed{*offset, memory()->landing().subspan(*offset, length)};
 }
 
 void DataChannel::EndLease(uint64_t session_id, uint64_t lease) {
@@ -318,6 +334,13 @@ Landing DataChannel::OnMessage(ConnectionId connection, ByteSpan bytes, uint64_t
 }
 
 Landing DataChannel::OnReply(Frame frame, uint64_t payload_bytes) {
+  if (const auto* put = std::get_if<PutReplyFrame>(&frame.body); put && !landings_.empty()) {
+    const auto landed = landings_.find({frame.request_id, put->index});
+    if (landed != landings_.end()) {
+      landing_slots_->Free(landed->second);
+      landings_.erase(landed);
+    }
+  }
   auto it = requests_.find(frame.request_id);
   if (it == requests_.end()) {
     // Nobody waits any more: bytes go nowhere, and a lease that came too late goes back.

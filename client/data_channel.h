@@ -13,6 +13,7 @@
 #include "absl/container/inlined_vector.h"
 #include "client/backoff.h"
 #include "client/copier.h"
+#include "client/landing_slots.h"
 #include "client/session.h"
 #include "client/task.h"
 #include "cluster/transport.h"
@@ -83,6 +84,16 @@ class DataChannel : public TransportHandler {
   std::shared_ptr<const LocalMemory> memory() const {
     return session_ ? session_->memory : nullptr;
   }
+  // Room in landing memory for a block that item `index` of `request` is about to send; it is free
+  // again with the node's reply. CanLand: there may be room for such a block, now or later.
+  struct Landed {
+    uint64_t offset = 0;
+    MutableByteSpan bytes;
+  };
+  bool CanLand(uint64_t length) const {
+    return landing_slots_ != nullptr && landing_slots_->CanEverFit(length);
+  }
+  std::optional<Landed> Land(uint64_t request, uint16_t index, uint64_t length);
   // Runs `copy` on a thread of its own and then `copied` on this one.
   void Copy(absl::AnyInvocable<void()> copy, absl::AnyInvocable<void()> copied);
   // Asks for turns to send requests, or values.
@@ -153,6 +164,7 @@ class DataChannel : public TransportHandler {
   void OnTimer();
   void EndAll(Outcome why);
   void SendEndedLeases();
+  void ResetLanding();
 
   DataListener* const listener_;
   Transport* transport_ = nullptr;
@@ -179,6 +191,9 @@ class DataChannel : public TransportHandler {
   bool pumping_ = false;
   int ask_before_puts_ = 0;
   std::vector<uint64_t> ended_leases_;
+  std::unique_ptr<LandingSlots> landing_slots_;  // null: there is no landing memory
+  // By request and item: where its block lies until the node has answered, whoever waits for that.
+  absl::flat_hash_map<std::pair<uint64_t, uint16_t>, uint64_t> landings_;
   bool ending_leases_ = false;  // the transport will call SendEndedLeases
 };
 

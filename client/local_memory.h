@@ -1,4 +1,5 @@
-// The memory of a node on this machine, mapped for reading (proto/local_memory.h).
+// The memory of a node on this machine, mapped for reading, and its landing memory for what is put
+// (proto/local_memory.h).
 #pragma once
 
 #include <memory>
@@ -21,12 +22,14 @@ class LocalMemory {
   static absl::StatusOr<std::shared_ptr<const LocalMemory>> Open(const std::string& address,
                                                                  const SessionToken& token,
                                                                  absl::Duration timeout);
-  explicit LocalMemory(ByteSpan bytes) : bytes_(bytes) {}  // takes the mapping over
+  // Takes the mappings over.
+  LocalMemory(ByteSpan bytes, MutableByteSpan landing) : bytes_(bytes), landing_(landing) {}
   ~LocalMemory();
   LocalMemory(const LocalMemory&) = delete;
   LocalMemory& operator=(const LocalMemory&) = delete;
 
   ByteSpan bytes() const { return bytes_; }
+  MutableByteSpan landing() const { return landing_; }  // empty: puts travel
   // Whether a place that the node names lies within.
   bool Holds(uint64_t offset, uint64_t length) const {
     return length <= bytes_.size() && offset <= bytes_.size() - length;
@@ -41,6 +44,7 @@ class LocalMemory {
 
  private:
   const ByteSpan bytes_;
+  const MutableByteSpan landing_;
 };
 
 }  // namespace terrace

@@ -49,6 +49,7 @@ class PutTask : public Task {
   void Grant(DataChannel& channel, uint32_t position, uint64_t reservation);
   absl::Status OnPut(DataChannel& channel, uint64_t request, const PutReplyFrame& reply);
   ReserveItem ToReserve(const PutRequest& put) const;
+  Turn SendLanded(DataChannel& channel);
   void SealBehind(const PutRequest& put, OutgoingMessage* message) const;
   void OnSent(DataChannel& channel, uint32_t position, const absl::Status& status);
   void EndItem(DataChannel& channel, uint32_t position, WireStatus status);

@@ -19,7 +19,8 @@ namespace terrace {
 namespace {
 
 constexpr int kBacklog = 64;
-constexpr size_t kMostDescriptors = 4;  // taken from a packet, to be closed but for the first
+// Taken from a packet, to be closed past the bound; more than these the kernel closes.
+constexpr size_t kMostDescriptors = 2 * kMaxPacketDescriptors;
 
 struct LocalAddress {
   sockaddr_un socket{};
@@ -120,21 +121,25 @@ absl::StatusOr<Descriptor> ConnectLocal(const std::string& address) {
   return socket;
 }
 
-absl::Status SendPacket(const Descriptor& socket, ByteSpan bytes, const Descriptor* descriptor) {
+absl::Status SendPacket(const Descriptor& socket, ByteSpan bytes,
+                        std::span<const Descriptor> descriptors) {
   iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxPacketDescriptors * sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = &piece;
   message.msg_iovlen = 1;
-  if (descriptor != nullptr) {
+  if (!descriptors.empty()) {
+    const size_t count = std::min(descriptors.size(), kMaxPacketDescriptors);
     message.msg_control = control;
-    message.msg_controllen = sizeof(control);
+    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
     cmsghdr* part = CMSG_FIRSTHDR(&message);
     part->cmsg_level = SOL_SOCKET;
     part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = descriptor->get();
-    std::memcpy(CMSG_DATA(part), &fd, sizeof(fd));
+    part->cmsg_len = CMSG_LEN(count * sizeof(int));
+    for (size_t i = 0; i < count; ++i) {
+      const int fd = descriptors[i].get();
+      std::memcpy(CMSG_DATA(part) + i * sizeof(fd), &fd, sizeof(fd));
+    }
   }
   if (sendmsg(socket.get(), &message, MSG_NOSIGNAL) < 0) return Failed("send", errno);
   return absl::OkStatus();
@@ -162,7 +167,9 @@ absl::StatusOr<LocalPacket> ReceivePacket(const Descriptor& socket, size_t most,
     return absl::InvalidArgumentError(fmt::format("a packet of more than {} bytes", most));
   }
   packet.bytes.resize(static_cast<size_t>(received));
-  if (packet.descriptors.size() > 1) packet.descriptors.resize(1);
+  if (packet.descriptors.size() > kMaxPacketDescriptors) {
+    packet.descriptors.resize(kMaxPacketDescriptors);
+  }
   return packet;
 }
 

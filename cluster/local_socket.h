@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,9 +38,12 @@ struct LocalPacket {
   std::vector<Descriptor> descriptors;
 };
 
+constexpr size_t kMaxPacketDescriptors = 2;
+
 // Unavailable: the peer is gone, or does not read.
-absl::Status SendPacket(const Descriptor& socket, ByteSpan bytes, const Descriptor* descriptor);
-// A packet of at most `most` bytes and one descriptor; further ones are closed. DeadlineExceeded
+absl::Status SendPacket(const Descriptor& socket, ByteSpan bytes,
+                        std::span<const Descriptor> descriptors = {});
+// A packet of at most `most` bytes; descriptors past the bound are closed. DeadlineExceeded
 // after `timeout` without one; Unavailable: the peer is gone; InvalidArgument: a longer packet.
 absl::StatusOr<LocalPacket> ReceivePacket(const Descriptor& socket, size_t most,
                                           absl::Duration timeout);

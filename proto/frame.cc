@@ -155,6 +155,14 @@ void RequestFields(C& coder, F& f) {
     coder.Value(f.deadline_ms);
     kReserveItemFields(coder, f.item);
     coder.Envelope(f.envelope);
+  } else if constexpr (kIs<F, LandedFrame>) {
+    coder.Value(f.ns.value);
+    coder.Value(f.deadline_ms);
+    coder.Value(f.index);
+    coder.Value(f.reservation);
+    kReserveItemFields(coder, f.item);
+    coder.Value(f.offset);
+    coder.Envelope(f.envelope);
   } else if constexpr (kIs<F, LendFrame>) {
     coder.Value(f.ns.value);
     coder.Value(f.deadline_ms);

@@ -34,6 +34,12 @@
 //                              <-  Lent(lease, place per key), until every key is answered
 //   Release(lease)             ->
 //
+// and put blocks that it has written into landing memory:
+//
+//   Landed(item, envelope, where)
+//                              ->
+//                              <-  PutReply(index, status)
+//
 // Request ids are the client's, never 0 (Hello, Touch and Release use 0).
 #pragma once
 
@@ -185,10 +191,22 @@ struct LentFrame {
   std::vector<Item> items;
 };
 
-using FrameBody =
-    std::variant<HelloFrame, HelloReplyFrame, MatchFrame, MatchReplyFrame, GetFrame, BlockFrame,
-                 ReserveFrame, ReserveReplyFrame, ValueFrame, PutReplyFrame, TouchFrame,
-                 ReleaseFrame, CancelFrame, PutFrame, PersistFrame, LendFrame, LentFrame>;
+// Put or Value whose bytes lie in the session's landing memory, where they stay as they are until
+// the reply.
+struct LandedFrame {
+  NamespaceId ns;
+  uint32_t deadline_ms = 0;
+  uint16_t index = 0;        // as in Value
+  uint64_t reservation = 0;  // 0: as in Put
+  ReserveItem item;
+  uint64_t offset = 0;  // in the landing memory
+  std::vector<std::byte> envelope;
+};
+
+using FrameBody = std::variant<HelloFrame, HelloReplyFrame, MatchFrame, MatchReplyFrame, GetFrame,
+                               BlockFrame, ReserveFrame, ReserveReplyFrame, ValueFrame,
+                               PutReplyFrame, TouchFrame, ReleaseFrame, CancelFrame, PutFrame,
+                               PersistFrame, LendFrame, LentFrame, LandedFrame>;
 
 struct Frame {
   uint64_t request_id = 0;

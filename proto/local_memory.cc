@@ -23,6 +23,7 @@ std::vector<std::byte> Encode(const LocalWelcome& welcome) {
   out.Write(kMagic);
   out.Write(welcome.status);
   out.Write(welcome.bytes);
+  out.Write(welcome.landing_bytes);
   return std::move(out).Take();
 }
 
@@ -41,6 +42,7 @@ absl::StatusOr<LocalWelcome> DecodeLocalWelcome(ByteSpan bytes) {
   LocalWelcome welcome;
   welcome.status = in.Read<WireStatus>();
   welcome.bytes = in.Read<uint64_t>();
+  welcome.landing_bytes = in.Read<uint64_t>();
   if (!in.ok() || in.remaining() != 0 || magic != kMagic || welcome.status > kLastWireStatus) {
     return Foreign();
   }

@@ -4,10 +4,13 @@
 //   client                                node
 //   u32 "TLM1"  32 bytes session token ->
 //                                      <-  u32 "TLM1"  u8 WireStatus  u64 bytes
-//                                          and, when kOk, one descriptor (SCM_RIGHTS)
+//                                          u64 landing bytes
+//                                          and, when kOk, descriptors (SCM_RIGHTS)
 //
-// The descriptor is that of a sealed memfd of `bytes` bytes, for reading only: the blocks of the
-// session's tenant lie in it where LentFrame says; all else in it is zeros or rubbish.
+// The first descriptor is that of a sealed memfd of `bytes` bytes, for reading only: the blocks of
+// the session's tenant lie in it where LentFrame says; all else in it is zeros or rubbish. The
+// second, where there is landing memory (not 0 bytes), is a memfd for writing: the session's puts
+// are read from it (LandedFrame).
 #pragma once
 
 #include <cstdint>
@@ -25,6 +28,7 @@ struct LocalHello {
 struct LocalWelcome {
   WireStatus status = WireStatus::kOk;
   uint64_t bytes = 0;
+  uint64_t landing_bytes = 0;
 };
 constexpr size_t kMaxLocalPacketBytes = 64;
 

@@ -118,6 +118,24 @@ Row LocalGetRow(Contenders* all, const std::string& size, uint32_t block_bytes) 
   return row;
 }
 
+// Blocks used where they lie, `kDeep` at a time.
+Row LocalViewRow(Contenders* all, const std::string& size, uint32_t block_bytes) {
+  Row row{.name = fmt::format("view_{}_local", size), .unit = "GB/s"};
+  row.terrace = {"terrace", [=] { return all->terrace->View(kRoundBytesDeep, kDeep); }};
+  row.limit = {"check", [=] { return all->memory->Check(block_bytes, kRoundBytesDeep); }};
+  if (block_bytes == 1 << 20) row.bar = 0.9;
+  return row;
+}
+
+Row LocalPutRow(Contenders* all, const std::string& size, uint32_t block_bytes) {
+  Row row{.name = fmt::format("put_{}_local", size), .unit = "GB/s"};
+  row.terrace = {"terrace", [=] { return all->terrace->Put(kRoundBytesDeep, kDeep); }};
+  row.limit = {"copy", [=] { return all->memory->Copy(block_bytes, kRoundBytesDeep); }};
+  row.peer = Contender{"redis", [=] { return all->redis->Put(kRoundBytesDeep, kDeep); }};
+  if (block_bytes == 1 << 20) row.bar = 0.7;
+  return row;
+}
+
 Row MatchRow(Contenders* all, const std::string& name, double most) {
   Row row{.name = name, .unit = "us"};
   row.terrace = {"terrace", [=] { return all->terrace->Match128(kMatchCalls); }};
@@ -198,7 +216,9 @@ class Benchmark {
 
   absl::Status RunLocal(const std::string& bin_folder, const std::string& size,
                         uint32_t block_bytes) {
-    std::vector<Row> rows = {LocalGetRow(&all_, size, block_bytes)};
+    std::vector<Row> rows = {LocalGetRow(&all_, size, block_bytes),
+                             LocalViewRow(&all_, size, block_bytes),
+                             LocalPutRow(&all_, size, block_bytes)};
     if (size == "64KiB") rows.push_back(MatchRow(&all_, "match_128_local", 60));
     return RunRows(bin_folder, std::move(rows), block_bytes, /*local=*/true);
   }

@@ -54,6 +54,26 @@ absl::StatusOr<Measurement> TerraceContender::Put(size_t bytes, int depth) {
   return Run(bytes, depth, true);
 }
 
+absl::StatusOr<Measurement> TerraceContender::View(size_t bytes, int depth) {
+  const size_t block_bytes = ns_.shape.length;
+  const size_t count = std::max<size_t>(bytes / block_bytes, static_cast<size_t>(depth));
+  const absl::Duration cpu_before = OwnCpuTime() + node_.process.CpuTime();
+  const absl::Duration start = Clock::Real()->Now();
+  std::vector<BlockView> views;  // those before go when the next are there
+  for (size_t seen = 0; seen < count; seen += static_cast<size_t>(depth)) {
+    std::vector<BlockKey> keys;
+    for (int i = 0; i < depth; ++i) keys.push_back(BenchKey(ns_, next_get_++ % filled_));
+    views = node_.client->View(ns_, keys, {.timeout = kTimeout});
+    for (const BlockView& view : views) {
+      if (!view.in_place()) return absl::UnknownError("view: a block is not there, or is a copy");
+    }
+  }
+  const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - start);
+  const double gigabytes = static_cast<double>(count * block_bytes) / 1e9;
+  const absl::Duration cpu = OwnCpuTime() + node_.process.CpuTime() - cpu_before;
+  return Measurement{gigabytes / seconds, absl::ToDoubleSeconds(cpu) / gigabytes};
+}
+
 absl::StatusOr<Measurement> TerraceContender::Run(size_t bytes, int depth, bool put) {
   const size_t block_bytes = ns_.shape.length;
   const size_t count = std::max<size_t>(bytes / block_bytes, static_cast<size_t>(depth));

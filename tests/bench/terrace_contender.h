@@ -30,6 +30,8 @@ class TerraceContender {
   absl::StatusOr<Measurement> Get(size_t bytes, int depth);
   // The same for new blocks, from cold sources.
   absl::StatusOr<Measurement> Put(size_t bytes, int depth);
+  // Views of blocks of the working set, in order, `depth` at a time; of a local contender.
+  absl::StatusOr<Measurement> View(size_t bytes, int depth);
   // The median of `calls` matches of 128 keys that are all there, in microseconds.
   absl::StatusOr<Measurement> Match128(int calls);
 

@@ -43,14 +43,16 @@ class LocalServiceTest : public ::testing::Test {
         {address_,
          [this](const SessionToken& token, uid_t) -> absl::StatusOr<SharedMemory> {
            if (token != TokenOf(7)) return absl::UnauthenticatedError("no such session");
-           return SharedMemory{Descriptor(fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)), kBytes};
+           SharedMemory memory{.bytes = kBytes};
+           memory.descriptors.emplace_back(fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0));
+           return memory;
          },
          &registry_});
     EXPECT_TRUE(service.ok()) << service.status();
     return service.ok() ? *std::move(service) : nullptr;
   }
   // What the service says to a packet.
-  absl::StatusOr<LocalWelcome> Ask(ByteSpan packet, const Descriptor* with = nullptr) {
+  absl::StatusOr<LocalWelcome> Ask(ByteSpan packet, std::span<const Descriptor> with = {}) {
     TERRACE_ASSIGN_OR_RETURN(const Descriptor socket, ConnectLocal(address_));
     TERRACE_RETURN_IF_ERROR(SendPacket(socket, packet, with));
     TERRACE_ASSIGN_OR_RETURN(const LocalPacket answer,
@@ -91,9 +93,9 @@ TEST_F(LocalServiceTest, GarbageIsRefused) {
 TEST_F(LocalServiceTest, DescriptorsThatNobodyAskedForAreClosed) {
   const Descriptor gift(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const std::vector<std::byte> garbage(10);
-  EXPECT_TRUE(Ask(garbage, &gift).ok());
+  EXPECT_TRUE(Ask(garbage, {&gift, 1}).ok());
   const size_t before = OpenDescriptors();
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE(Ask(garbage, &gift).ok());
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(Ask(garbage, {&gift, 1}).ok());
   EXPECT_LE(OpenDescriptors(), before + 1);
 }
 

@@ -27,7 +27,8 @@ std::vector<FrameBody> OneOfEach() {
           PutFrame{{7}, 250, {Key(1), {8192, 2}, 9, 10}, envelope},
           PersistFrame{{7}, {Key(1), Key(2)}},
           LendFrame{{7}, 250, 450, {3, 4}, {Key(1), Key(2)}},
-          LentFrame{9, {{1, WireStatus::kOk, 8192, 256, 77}, {0, WireStatus::kMiss}}}};
+          LentFrame{9, {{1, WireStatus::kOk, 8192, 256, 77}, {0, WireStatus::kMiss}}},
+          LandedFrame{{7}, 250, 3, 88, {Key(1), {8192, 2}, 9, 10}, 4096, envelope}};
 }
 
 TEST(Frame, EachTypeRoundTrips) {
