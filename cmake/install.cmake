@@ -1,7 +1,7 @@
 # The installed library: one shared object that needs nothing but abseil to build against, found
 # by find_package(terrace) and by pkg-config.
 include(CMakePackageConfigHelpers)
-set(TERRACE_PUBLIC_HEADERS client/chain.h client/client.h proto/block.h proto/block_key.h
+set(TERRACE_PUBLIC_HEADERS client/block_view.h client/chain.h client/client.h proto/block.h proto/block_key.h
     proto/bytes.h)
 set(TERRACE_PUBLIC_DEPENDS absl::status absl::statusor absl::time absl::inlined_vector)
 
