@@ -1,8 +1,8 @@
 # The installed library: one shared object that needs nothing but abseil to build against, found
 # by find_package(terrace) and by pkg-config.
 include(CMakePackageConfigHelpers)
-set(TERRACE_PUBLIC_HEADERS client/block_view.h client/chain.h client/client.h proto/block.h proto/block_key.h
-    proto/bytes.h)
+set(TERRACE_PUBLIC_HEADERS client/block_view.h client/chain.h client/client.h proto/block.h
+    proto/block_key.h proto/bytes.h)
 set(TERRACE_PUBLIC_DEPENDS absl::status absl::statusor absl::time absl::inlined_vector)
 
 file(WRITE ${PROJECT_BINARY_DIR}/generated/terrace_shared.cc

@@ -23,7 +23,7 @@
 namespace terrace::bench {
 namespace {
 
-constexpr uint64_t kHostBytes = uint64_t{2} << 30;
+constexpr uint64_t kHostBytes = uint64_t{2} << 30, kLocalHostBytes = uint64_t{1} << 30;
 constexpr size_t kWorkingSetBytes = size_t{1} << 30;
 constexpr size_t kRoundBytesDeep = size_t{192} << 20;  // with several blocks in flight
 constexpr size_t kRoundBytesOne = size_t{64} << 20;    // with one
@@ -32,7 +32,8 @@ constexpr int kFullRounds = 31, kBarRounds = 101, kQuickRounds = 7;
 // A Match of 128 keys is this much on the wire, answered by a small frame.
 constexpr uint64_t kMatchRequestBytes = 128 * 34 + 32;
 constexpr int kMatchCalls = 400;
-constexpr int kDeep = 8;  // blocks in flight
+constexpr int kDeep = 8;     // blocks in flight
+constexpr int kViewed = 32;  // blocks of one View
 constexpr int kExitMissed = 1, kExitBroken = 2, kExitInterrupted = 130;
 
 // The row that runs ends as with an error, so that processes and files go as they always do. A
@@ -118,10 +119,10 @@ Row LocalGetRow(Contenders* all, const std::string& size, uint32_t block_bytes) 
   return row;
 }
 
-// Blocks used where they lie, `kDeep` at a time.
+// Blocks used where they lie, a prefix at a time.
 Row LocalViewRow(Contenders* all, const std::string& size, uint32_t block_bytes) {
   Row row{.name = fmt::format("view_{}_local", size), .unit = "GB/s"};
-  row.terrace = {"terrace", [=] { return all->terrace->View(kRoundBytesDeep, kDeep); }};
+  row.terrace = {"terrace", [=] { return all->terrace->View(kRoundBytesDeep, kViewed); }};
   row.limit = {"check", [=] { return all->memory->Check(block_bytes, kRoundBytesDeep); }};
   if (block_bytes == 1 << 20) row.bar = 0.9;
   return row;
@@ -242,11 +243,13 @@ class Benchmark {
     if (rows.empty()) return absl::OkStatus();
     if (all_.ucx == nullptr) StayNear();
     TERRACE_RETURN_IF_ERROR(StartOthers(rows, local));
-    const size_t blocks = kWorkingSetBytes / block_bytes;
+    const size_t blocks = (local ? kLocalArenaBytes : kWorkingSetBytes) / block_bytes;
     if (all_.redis != nullptr) TERRACE_RETURN_IF_ERROR(all_.redis->Fill(block_bytes, blocks));
     // A node of its own: blocks of other sizes, often read, would outlive this working set.
     all_.terrace.reset();
-    TERRACE_ASSIGN_OR_RETURN(all_.terrace, TerraceContender::Start(bin_folder, kHostBytes, local));
+    TERRACE_ASSIGN_OR_RETURN(
+        all_.terrace,
+        TerraceContender::Start(bin_folder, local ? kLocalHostBytes : kHostBytes, local));
     for (const Row& row : rows) {
       // Rows that put drive the working set out; each begins with it whole.
       TERRACE_RETURN_IF_ERROR(all_.terrace->Fill(block_bytes, blocks));

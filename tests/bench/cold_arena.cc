@@ -6,10 +6,11 @@
 
 namespace terrace::bench {
 
-ColdArena::ColdArena(size_t bytes)
+ColdArena::ColdArena(size_t bytes, Pages pages)
     : size_(bytes),
       base_(static_cast<std::byte*>(
-          mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+          mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+               (pages == Pages::kShared ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS, -1, 0))) {
   madvise(base_, size_, MADV_HUGEPAGE);
   std::memset(base_, 1, size_);
 }

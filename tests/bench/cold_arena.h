@@ -11,7 +11,9 @@ namespace terrace::bench {
 // caches long before its turn comes again. Pieces of whole pages are aligned to pages.
 class ColdArena {
  public:
-  explicit ColdArena(size_t bytes);
+  // Shared memory has the pages that the system grants it, as the host tier of a node does.
+  enum class Pages { kPrivate, kShared };
+  explicit ColdArena(size_t bytes, Pages pages = Pages::kPrivate);
   ~ColdArena();
   ColdArena(const ColdArena&) = delete;
   ColdArena& operator=(const ColdArena&) = delete;

@@ -10,20 +10,24 @@
 
 namespace terrace::bench {
 
-// One thread, block after block, from memory that no cache holds to memory that none holds.
+// One thread, block after block. Blocks lie in memory like the node's, which no cache holds; so
+// does what they are copied to or from, in memory like a worker's.
 class MemoryContender {
  public:
   MemoryContender();
 
-  // Copied and checksummed, part by part: what a verified copy cannot do without.
+  // Of blocks, to the worker's memory, part by part: what a verified copy cannot do without.
   absl::StatusOr<Measurement> CopyAndCheck(uint32_t block_bytes, size_t bytes);
+  // Of the worker's memory, to where blocks lie.
   absl::StatusOr<Measurement> Copy(uint32_t block_bytes, size_t bytes);
+  // Of blocks.
   absl::StatusOr<Measurement> Check(uint32_t block_bytes, size_t bytes);
 
  private:
-  absl::StatusOr<Measurement> Run(uint32_t block_bytes, size_t bytes, bool copy, bool check);
+  absl::StatusOr<Measurement> Run(uint32_t block_bytes, size_t bytes, ColdArena* from,
+                                  ColdArena* to, bool check);
 
-  ColdArena sources_, destinations_;
+  ColdArena blocks_, worker_;
   uint32_t sum_ = 0;  // so that no pass is thought to be for nothing
 };
 

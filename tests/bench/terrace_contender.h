@@ -14,6 +14,8 @@ namespace terrace::bench {
 
 // Of sources and destinations: more than any cache holds.
 constexpr size_t kArenaBytes = size_t{5} << 28;  // 1.25 GiB
+// The same where memory is measured against memory: enough for that, and quick to warm up.
+constexpr size_t kLocalArenaBytes = size_t{512} << 20;
 
 class TerraceContender {
  public:
@@ -36,10 +38,11 @@ class TerraceContender {
   absl::StatusOr<Measurement> Match128(int calls);
 
  private:
-  explicit TerraceContender(BenchNode node);
+  TerraceContender(BenchNode node, bool local);
   absl::StatusOr<Measurement> Run(size_t bytes, int depth, bool put);
 
   BenchNode node_;
+  const bool local_;
   ColdArena arena_;
   Namespace ns_;
   size_t filled_ = 0;      // blocks of the working set
