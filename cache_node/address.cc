@@ -81,20 +81,22 @@ bool IsWildcard(std::string_view host) {
   return ParseIpv6(host, &v6) && IN6_IS_ADDR_UNSPECIFIED(&v6);
 }
 
-absl::Status CheckPortFree(const HostPort& address) {
-  if (address.port == 0) return absl::OkStatus();
+absl::StatusOr<Descriptor> HoldPort(HostPort* address) {
   sockaddr_storage storage;
-  const socklen_t length = ToSockaddr(address, &storage);
-  const int fd = socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::UnavailableError(std::strerror(errno));
+  socklen_t length = ToSockaddr(*address, &storage);
+  Descriptor held(socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!held) return absl::UnavailableError(std::strerror(errno));
   // Connections of an earlier run in TIME_WAIT are no obstacle; a listener is.
   const int yes = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  const int bound = bind(fd, reinterpret_cast<const sockaddr*>(&storage), length);
-  const int error = errno;
-  close(fd);
-  if (bound == 0) return absl::OkStatus();
-  return absl::UnavailableError(std::strerror(error));
+  setsockopt(held.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  auto* const generic = reinterpret_cast<sockaddr*>(&storage);
+  if (bind(held.get(), generic, length) != 0 || getsockname(held.get(), generic, &length) != 0) {
+    return absl::UnavailableError(std::strerror(errno));
+  }
+  address->port = ntohs(storage.ss_family == AF_INET6
+                            ? reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port
+                            : reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+  return held;
 }
 
 }  // namespace terrace

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "proto/descriptor.h"
 
 namespace terrace {
 
@@ -24,8 +25,9 @@ std::string JoinHostPort(std::string_view host, uint16_t port);
 bool IsLoopback(std::string_view host);
 bool IsWildcard(std::string_view host);  // 0.0.0.0 or ::
 
-// Whether the port can be bound now; Unavailable has the system's reason. Port 0 always can.
-// Told before minutes of memory are touched; the listener itself has the last word.
-absl::Status CheckPortFree(const HostPort& address);
+// Binds the port (0: chooses one) without listening at it: who listens there, however often he dies
+// and comes again, finds it free, while the system gives it to nobody who asks for any port.
+// Unavailable has the system's reason.
+absl::StatusOr<Descriptor> HoldPort(HostPort* address);
 
 }  // namespace terrace

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "proto/log.h"
 #include "proto/mutex.h"
 #include "proto/status.h"
 
@@ -138,11 +139,40 @@ void Touch(MutableByteSpan bytes, const TouchProgress& progress) {
   for (std::thread& helper : helpers) helper.join();
 }
 
+constexpr char kTableName[] = "host-regions";
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+std::string FileName(size_t number) { return fmt::format("host-memory-{}", number); }
+
+void KeepOrWarn(DescriptorStore* keep, const std::string& name, const Descriptor& file) {
+  const absl::Status kept = keep->Keep(name, file);
+  if (kept.ok()) return;
+  Log(LogLevel::kWarning, "store", "memory is lost if this process dies: {}: {}", name,
+      kept.ToString());
+}
+
+// A file that could become shorter would kill whoever reads it.
+bool HoldsSize(const Descriptor& file, uint64_t size) {
+  struct stat found {};
+  return fstat(file.get(), &found) == 0 && static_cast<uint64_t>(found.st_size) == size &&
+         (fcntl(file.get(), F_GET_SEALS) & kSeals) == kSeals;
+}
+
+bool IsReferenced(const RegionTable& table, uint32_t file) {
+  for (uint32_t i = 0; i < table.chunks(); ++i) {
+    if (table.file_of(i) == file) return true;
+  }
+  return false;
+}
+
+void Punch(const Descriptor& file, uint64_t at, uint64_t bytes) {
+  fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(at),
+            static_cast<off_t>(bytes));
+}
+
 }  // namespace
 
-absl::StatusOr<HostMemory> HostMemory::Create(uint64_t size, uint64_t chunk_bytes,
-                                              const TouchProgress& progress) {
-  TERRACE_RETURN_IF_ERROR(Check(size));
+absl::Status HostMemory::Reserve(uint64_t size, uint64_t chunk_bytes, DescriptorStore* keep) {
   const uint64_t mapped = size + kAlignment;
   void* raw = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) {
@@ -155,14 +185,72 @@ absl::StatusOr<HostMemory> HostMemory::Create(uint64_t size, uint64_t chunk_byte
       (kAlignment - reinterpret_cast<uintptr_t>(begin) % kAlignment) % kAlignment;
   if (front > 0) munmap(begin, front);
   munmap(begin + front + size, kAlignment - front);
+  bytes_ = MutableByteSpan(begin + front, size);
+  chunk_bytes_ = chunk_bytes;
+  keep_ = keep;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<HostMemory> HostMemory::Create(uint64_t size, uint64_t chunk_bytes,
+                                              const TouchProgress& progress,
+                                              DescriptorStore* keep) {
+  TERRACE_RETURN_IF_ERROR(Check(size));
   HostMemory memory;
-  memory.bytes_ = MutableByteSpan(begin + front, size);
-  memory.chunk_bytes_ = chunk_bytes;
-  memory.file_of_.assign(size / chunk_bytes, 0);
+  TERRACE_RETURN_IF_ERROR(memory.Reserve(size, chunk_bytes, keep));
+  TERRACE_ASSIGN_OR_RETURN(memory.table_, RegionTable::Create(size, chunk_bytes));
   TERRACE_RETURN_IF_ERROR(memory.AddFile());
-  TERRACE_RETURN_IF_ERROR(memory.Map(0, size, memory.files_[0].fd.get()));
+  TERRACE_RETURN_IF_ERROR(memory.Map(0, size, memory.files_[0].get()));
   Touch(memory.bytes(), progress);
+  // Last: what is kept is whole.
+  if (keep != nullptr) KeepOrWarn(keep, kTableName, memory.table_.file());
   return memory;
+}
+
+absl::StatusOr<HostMemory> HostMemory::Adopt(uint64_t size, uint64_t chunk_bytes,
+                                             DescriptorStore* keep,
+                                             absl::FunctionRef<bool(uint32_t)> lives) {
+  Descriptor table = keep->Take(kTableName);
+  if (!table) return absl::NotFoundError("no memory was kept");
+  HostMemory memory;
+  TERRACE_ASSIGN_OR_RETURN(memory.table_, RegionTable::Open(std::move(table), size, chunk_bytes));
+  TERRACE_RETURN_IF_ERROR(memory.Reserve(size, chunk_bytes, keep));
+  TERRACE_RETURN_IF_ERROR(memory.AdoptFiles(lives));
+  TERRACE_RETURN_IF_ERROR(memory.MapAll());
+  return memory;
+}
+
+// A file that is not there or belongs to nobody any more makes room for an empty one: who has it
+// open may never see what comes after.
+absl::Status HostMemory::AdoptFiles(absl::FunctionRef<bool(uint32_t)> lives) {
+  for (uint32_t i = 0; i < RegionTable::kMostFiles; ++i) {
+    const uint32_t tenant = table_.tenant(i);
+    if (i > 0 && tenant == 0 && !IsReferenced(table_, i)) break;
+    Descriptor file = keep_->Take(FileName(i));
+    if (!file || !HoldsSize(file, bytes_.size()) || tenant == 0 || !lives(tenant)) {
+      table_.SetTenant(i, 0);
+      TERRACE_ASSIGN_OR_RETURN(file, NewFile(i));
+    }
+    files_.push_back(std::move(file));
+  }
+  return absl::OkStatus();
+}
+
+// Each chunk from its file; what other files have in its place, if a chunk was changing hands, is
+// given back.
+absl::Status HostMemory::MapAll() {
+  for (uint32_t first = 0; first < table_.chunks();) {
+    const uint32_t file = table_.file_of(first);
+    uint32_t end = first + 1;
+    while (end < table_.chunks() && table_.file_of(end) == file) ++end;
+    if (file >= files_.size()) return absl::FailedPreconditionError("its table is broken");
+    const uint64_t at = first * chunk_bytes_, length = (end - first) * chunk_bytes_;
+    TERRACE_RETURN_IF_ERROR(Map(at, length, files_[file].get()));
+    for (size_t other = 0; other < files_.size(); ++other) {
+      if (other != file) Punch(files_[other], at, length);
+    }
+    first = end;
+  }
+  return absl::OkStatus();
 }
 
 HostMemory::~HostMemory() {
@@ -170,15 +258,24 @@ HostMemory::~HostMemory() {
 }
 
 // Nobody can make it shorter or longer, whatever descriptor he has: that would kill who reads it.
-absl::Status HostMemory::AddFile() {
+absl::StatusOr<Descriptor> HostMemory::NewFile(size_t number) {
   Descriptor fd(memfd_create("terrace-host-tier", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ftruncate(fd.get(), static_cast<off_t>(bytes_.size())) != 0 ||
-      fchmod(fd.get(), S_IRUSR) != 0 ||
-      fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+      fchmod(fd.get(), S_IRUSR) != 0 || fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
     return absl::ResourceExhaustedError(
         fmt::format("shared memory for the host tier: {}", std::strerror(errno)));
   }
-  files_.push_back({.fd = std::move(fd)});
+  if (keep_ != nullptr) KeepOrWarn(keep_, FileName(number), fd);
+  return fd;
+}
+
+absl::Status HostMemory::AddFile() {
+  if (files_.size() == RegionTable::kMostFiles) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{} tenants have memory already", RegionTable::kMostFiles));
+  }
+  TERRACE_ASSIGN_OR_RETURN(Descriptor file, NewFile(files_.size()));
+  files_.push_back(std::move(file));
   return absl::OkStatus();
 }
 
@@ -190,42 +287,63 @@ absl::Status HostMemory::Map(uint64_t offset, uint64_t bytes, int fd) {
         fmt::format("mapping {} bytes of shared memory: {}", bytes, std::strerror(errno)));
   }
   madvise(at, bytes, MADV_HUGEPAGE);  // a wish: without it pages are small
+  madvise(at, bytes, MADV_DONTDUMP);  // a core file of it would take minutes, and the disk
   return absl::OkStatus();
 }
 
 absl::StatusOr<size_t> HostMemory::FileOf(uint32_t tenant) {
+  size_t unused = files_.size();
   for (size_t i = 0; i < files_.size(); ++i) {
-    if (files_[i].taken && files_[i].tenant == tenant) return i;
+    if (table_.tenant(i) == tenant) return i;
+    if (table_.tenant(i) == 0) unused = i;
   }
-  if (files_.back().taken) TERRACE_RETURN_IF_ERROR(AddFile());
-  files_.back().tenant = tenant;
-  files_.back().taken = true;
-  return files_.size() - 1;
+  if (unused == files_.size()) TERRACE_RETURN_IF_ERROR(AddFile());
+  table_.SetTenant(unused, tenant);
+  return unused;
 }
 
 absl::Status HostMemory::Give(uint64_t offset, uint64_t bytes, uint32_t tenant) {
   TERRACE_ASSIGN_OR_RETURN(const size_t to, FileOf(tenant));
-  const uint64_t end = (offset + bytes + chunk_bytes_ - 1) / chunk_bytes_;
-  for (uint64_t first = offset / chunk_bytes_; first < end;) {
-    const uint32_t from = file_of_[first];
-    uint64_t last = first + 1;
-    while (last < end && file_of_[last] == from) ++last;
+  const auto end = static_cast<uint32_t>((offset + bytes + chunk_bytes_ - 1) / chunk_bytes_);
+  for (auto first = static_cast<uint32_t>(offset / chunk_bytes_); first < end;) {
+    const uint32_t from = table_.file_of(first);
+    uint32_t last = first + 1;
+    while (last < end && table_.file_of(last) == from) ++last;
     if (from != to) {
       const uint64_t at = first * chunk_bytes_, length = (last - first) * chunk_bytes_;
-      TERRACE_RETURN_IF_ERROR(Map(at, length, files_[to].fd.get()));
-      fallocate(files_[from].fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                static_cast<off_t>(at), static_cast<off_t>(length));
-      std::fill_n(file_of_.begin() + static_cast<ptrdiff_t>(first), last - first, to);
+      TERRACE_RETURN_IF_ERROR(Map(at, length, files_[to].get()));
+      table_.SetFile(first, last - first, static_cast<uint32_t>(to));
+      Punch(files_[from], at, length);
     }
     first = last;
   }
   return absl::OkStatus();
 }
 
+absl::Status HostMemory::BeginRegion(const HostRegion& region, uint64_t side_bytes) {
+  const uint64_t offset = region.first_chunk * chunk_bytes_;
+  table_.Clear(region.first_chunk, region.chunks);
+  TERRACE_RETURN_IF_ERROR(Give(offset, region.chunks * chunk_bytes_, region.size.tenant));
+  std::ranges::fill(bytes_.subspan(offset, side_bytes), std::byte{0});
+  table_.Set(region);
+  return absl::OkStatus();
+}
+
+std::vector<HostRegion> HostMemory::Regions() const {
+  std::vector<HostRegion> regions = table_.Regions();
+  std::erase_if(regions, [this](const HostRegion& region) {
+    for (uint32_t i = 0; i < region.chunks; ++i) {
+      if (table_.tenant(table_.file_of(region.first_chunk + i)) != region.size.tenant) return true;
+    }
+    return false;
+  });
+  return regions;
+}
+
 absl::StatusOr<Descriptor> HostMemory::OpenForReading(uint32_t tenant) {
   TERRACE_ASSIGN_OR_RETURN(const size_t file, FileOf(tenant));
   // A descriptor that was duplicated could be written through; one that is opened anew cannot.
-  const std::string path = fmt::format("/proc/self/fd/{}", files_[file].fd.get());
+  const std::string path = fmt::format("/proc/self/fd/{}", files_[file].get());
   Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd) return fd;
   const bool exhausted = errno == EMFILE || errno == ENFILE;

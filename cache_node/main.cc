@@ -5,6 +5,10 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -12,8 +16,10 @@
 #include "cache_node/host_memory.h"
 #include "cache_node/node.h"
 #include "cache_node/options.h"
+#include "cache_node/ports.h"
 #include "cache_node/security.h"
 #include "cache_node/ssd_folders.h"
+#include "cache_node/supervisor.h"
 #include "fmt/format.h"
 #include "proto/clock.h"
 #include "proto/log.h"
@@ -130,7 +136,7 @@ class Progress {
 };
 
 // SIGTERM and SIGINT: the first one is waited for, the next one has its usual effect, at once. So
-// has every one before Arm(), while memory is being touched.
+// has every one before Arm(), while memory is being touched. Who ignores SIGINT goes on with that.
 class StopSignal {
  public:
   static void Arm() {
@@ -148,7 +154,9 @@ class StopSignal {
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
     sigaction(SIGTERM, &action, nullptr);
-    sigaction(SIGINT, &action, nullptr);
+    struct sigaction before {};
+    sigaction(SIGINT, nullptr, &before);
+    if (before.sa_handler != SIG_IGN) sigaction(SIGINT, &action, nullptr);
   }
   static inline sem_t arrived_;
 };
@@ -172,17 +180,21 @@ void RaiseDescriptorLimit() {
   setrlimit(RLIMIT_NOFILE, &descriptors);
 }
 
-int Run(const NodeOptions& options) {
+int Run(const NodeOptions& options, DescriptorStore* keep, const Restarts& before,
+        const std::function<void()>& ready) {
   signal(SIGPIPE, SIG_IGN);
-  RaiseDescriptorLimit();
-  PrintMemory(stderr, options);
+  if (before.count == 0) PrintMemory(stderr, options);
   Progress progress;
-  absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(
-      options, {.progress = [&](uint64_t done, uint64_t all) { progress.Tell(done, all); }});
+  NodeHooks hooks;
+  hooks.progress = [&](uint64_t done, uint64_t all) { progress.Tell(done, all); };
+  hooks.keep = keep;
+  hooks.restarts = before;
+  absl::StatusOr<std::unique_ptr<Node>> node = Node::Start(options, std::move(hooks));
   if (!node.ok()) return Fail(node.status(), kExitStart);
   StopSignal::Arm();
   PrintTo(stdout, "terraced ready {}\n", (*node)->Describe());
   std::fflush(stdout);
+  ready();
 
   StopSignal::Wait();
   // The ssd tier gets half of the time in any case.
@@ -195,6 +207,15 @@ int Run(const NodeOptions& options) {
   return 0;
 }
 
+int RunSupervised(NodeOptions options) {
+  const absl::StatusOr<std::vector<Descriptor>> ports = HoldPorts(&options);
+  if (!ports.ok()) return Fail(ports.status(), kExitStart);
+  return Supervise([&options](DescriptorStore* keep, const Restarts& before,
+                              const std::function<void()>& ready) {
+    return Run(options, keep, before, ready);
+  });
+}
+
 int Main(int argc, const char* const* argv) {
   CommandLine line;
   if (std::optional<int> code = ParseCommandLine(argc, argv, &line)) return *code;
@@ -202,7 +223,10 @@ int Main(int argc, const char* const* argv) {
   if (absl::Status level = SetLogLevel(line.options.log_level); !level.ok()) {
     return Fail(level, kExitConfig);
   }
-  return line.check_config ? CheckConfig(line.options) : Run(line.options);
+  if (line.check_config) return CheckConfig(line.options);
+  RaiseDescriptorLimit();
+  if (line.supervisor == "on") return RunSupervised(line.options);
+  return Run(line.options, nullptr, {}, [] {});
 }
 
 }  // namespace

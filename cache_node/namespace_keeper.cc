@@ -1,5 +1,10 @@
 #include "cache_node/namespace_keeper.h"
 
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -70,9 +75,42 @@ absl::StatusOr<control::v1::NamespaceRecords> Read(const std::string& path) {
 
 }  // namespace
 
+absl::StatusOr<control::v1::NamespaceRecords> NamespaceKeeper::LoadFromMemory() {
+  const Descriptor file = memory_->Take(kFile);
+  struct stat found {};
+  if (!file) return absl::NotFoundError(kFile);
+  if (fstat(file.get(), &found) != 0) return absl::DataLossError("kept namespaces");
+  std::string text(static_cast<size_t>(found.st_size), '\0');
+  if (pread(file.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    return absl::DataLossError("kept namespaces");
+  }
+  // Kept on: the next process may need them before any changes.
+  TERRACE_RETURN_IF_ERROR(memory_->Keep(kFile, file));
+  return Decode(text, "memory");
+}
+
+// A new file each time, so that the old one is whole until it is replaced.
+absl::Status NamespaceKeeper::SaveToMemory(const std::string& text) {
+  const Descriptor file(memfd_create("terrace-namespaces", MFD_CLOEXEC));
+  if (!file || pwrite(file.get(), text.data(), text.size(), 0) !=
+                   static_cast<ssize_t>(text.size())) {
+    return absl::ResourceExhaustedError(
+        fmt::format("shared memory for namespaces: {}", std::strerror(errno)));
+  }
+  return memory_->Keep(kFile, file);
+}
+
 absl::StatusOr<control::v1::NamespaceRecords> NamespaceKeeper::Load() {
   std::optional<control::v1::NamespaceRecords> latest;
   absl::Status first_error;
+  if (memory_ != nullptr) {
+    auto records = LoadFromMemory();
+    if (records.ok()) latest = *std::move(records);
+    // Blocks of namespaces that nobody knows are dropped.
+    if (!records.ok() && !absl::IsNotFound(records.status())) {
+      Log(LogLevel::kError, "node", "{}", records.status().ToString());
+    }
+  }
   for (const std::string& folder : folders_) {
     const std::string path = folder + "/" + kFile;
     auto records = Read(path);
@@ -95,6 +133,7 @@ absl::Status NamespaceKeeper::Save(control::v1::NamespaceRecords records) {
   MutexLock lock(&mutex_);
   records.set_serial(++serial_);
   const std::string text = Encode(records);
+  if (memory_ != nullptr) return SaveToMemory(text);
   absl::Status first_error;
   bool any = false;
   for (const std::string& folder : folders_) {

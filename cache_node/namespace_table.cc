@@ -118,6 +118,10 @@ absl::Status NamespaceTable::KeepIn(NamespaceKeeper* keeper) {
     auto kept = std::make_shared<OpenedNamespace>(record);
     by_name_[{kept->tenant(), kept->spec().name}] = kept;
     by_id_[kept->id().value] = kept;
+    if (record.tenant_number() != 0) {
+      numbers_.emplace(kept->tenant(), record.tenant_number());
+      next_number_ = std::max(next_number_, record.tenant_number() + 1);
+    }
     if (!kept->live()) deletions_[kept->id().value].target = kept;
   }
   return absl::OkStatus();
@@ -128,9 +132,14 @@ absl::Status NamespaceTable::Save(const OpenedNamespace* more) {
   control::v1::NamespaceRecords records;
   {
     MutexLock lock(&mutex_);
-    for (const auto& [name, entry] : by_name_) *records.add_namespaces() = entry->ToRecord();
+    const auto add = [&](const OpenedNamespace& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      control::v1::NamespaceRecord& record = *records.add_namespaces();
+      record = entry.ToRecord();
+      record.set_tenant_number(Number(entry.tenant()));
+    };
+    for (const auto& [name, entry] : by_name_) add(*entry);
+    if (more != nullptr) add(*more);
   }
-  if (more != nullptr) *records.add_namespaces() = more->ToRecord();
   return keeper_->Save(std::move(records));
 }
 
@@ -146,13 +155,23 @@ uint32_t NamespaceTable::TenantOf(NamespaceId id) {
   MutexLock lock(&mutex_);
   const auto it = by_id_.find(id.value);
   if (it == by_id_.end() || !it->second->live()) return 0;
-  const auto [number, _] = numbers_.try_emplace(it->second->tenant(), numbers_.size() + 1);
+  return Number(it->second->tenant());
+}
+
+uint32_t NamespaceTable::Number(const std::string& tenant) {
+  const auto [number, added] = numbers_.try_emplace(tenant, next_number_);
+  if (added) ++next_number_;
   return number->second;
+}
+
+bool NamespaceTable::HasTenant(uint32_t number) const {
+  MutexLock lock(&mutex_);
+  return std::ranges::any_of(numbers_, [&](const auto& one) { return one.second == number; });
 }
 
 uint32_t NamespaceTable::NumberOf(const std::string& tenant) {
   MutexLock lock(&mutex_);
-  return numbers_.try_emplace(tenant, numbers_.size() + 1).first->second;
+  return Number(tenant);
 }
 
 std::vector<std::shared_ptr<OpenedNamespace>> NamespaceTable::List(

@@ -89,9 +89,11 @@ class NamespaceTable {
                                                         bool* created);
   // Null unless it is there, live, and the tenant's own.
   std::shared_ptr<OpenedNamespace> Find(const std::string& tenant, NamespaceId id) const;
-  // A number that the tenant of a live namespace has as long as the node runs, from 1 on; 0 for
-  // other namespaces.
+  // A number that the tenant of a live namespace has as long as the node runs, from 1 on, and where
+  // namespaces are kept, longer; 0 for other namespaces.
   uint32_t TenantOf(NamespaceId id);
+  // Whether any has the number.
+  bool HasTenant(uint32_t number) const;
   // The same of a tenant, whether it has namespaces or not.
   uint32_t NumberOf(const std::string& tenant);
   // Of one tenant, or of all when `tenant` is empty; ordered by tenant and name.
@@ -118,6 +120,7 @@ class NamespaceTable {
   using Name = std::pair<std::string, std::string>;  // tenant, name
 
   bool ForgetSome(TieredStore* store, NamespaceId id, bool count_first);
+  uint32_t Number(const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<OpenedNamespace> FindDefined(const std::string& tenant, const std::string& name);
   // Of all, and of `more` unless null.
   absl::Status Save(const OpenedNamespace* more);
@@ -130,6 +133,7 @@ class NamespaceTable {
   absl::btree_map<Name, std::shared_ptr<OpenedNamespace>> by_name_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, std::shared_ptr<OpenedNamespace>> by_id_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, uint32_t> numbers_ ABSL_GUARDED_BY(mutex_);  // of tenants
+  uint32_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::flat_hash_map<uint64_t, Deletion> deletions_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -13,6 +13,7 @@
 #include "cache_node/folder_info.h"
 #include "cache_node/http_service.h"
 #include "cache_node/local_service.h"
+#include "cache_node/ports.h"
 #include "cache_node/security.h"
 #include "cache_node/ssd_folders.h"
 #include "cache_node/tier_metrics.h"
@@ -54,21 +55,6 @@ absl::Status WithFlag(std::string_view flag, const absl::Status& status) {
   return absl::Status(status.code(), fmt::format("{}: {}", flag, std::string(status.message())));
 }
 
-absl::Status CheckFree(std::string_view flag, const HostPort& address) {
-  const absl::Status free = CheckPortFree(address);
-  if (free.ok()) return free;
-  return absl::UnavailableError(
-      fmt::format("{}: {}: {}; stop who uses it or choose another port (0: any free one)", flag,
-                  JoinHostPort(address.host, address.port), std::string(free.message())));
-}
-
-// Where the i-th data thread listens.
-HostPort DataAddress(const NodeOptions& options, size_t i) {
-  HostPort address = *ParseHostPort(options.data_listen);
-  if (address.port != 0) address.port = static_cast<uint16_t>(address.port + i);
-  return address;
-}
-
 // Bounds that follow from others.
 NodeOptions WithBounds(NodeOptions options) {
   options.limits.max_leased_bytes = options.host_bytes / 2;  // the rest stays for new blocks
@@ -96,9 +82,9 @@ class NodeImpl final : public Node {
     std::unique_ptr<Transport> transport;
   };
 
-  absl::Status CheckPorts() const;
   absl::Status StartHttp();
   absl::StatusOr<std::unique_ptr<ColdTier>> OpenColdTier();
+  absl::Status KeepNamespaces(const ColdTier* cold);
   absl::Status StartStore();
   absl::Status StartDataThread(size_t i);
   absl::Status StartNetwork();
@@ -134,7 +120,7 @@ class NodeImpl final : public Node {
   MetricRegistry registry_;
   DataMetrics data_metrics_{&registry_};
   std::unique_ptr<HttpService> http_;
-  std::unique_ptr<NamespaceKeeper> keeper_;  // with an ssd tier
+  std::unique_ptr<NamespaceKeeper> keeper_;  // where blocks outlive the process
   std::unique_ptr<TieredStore> store_;
   NamespaceTable namespaces_{options_.limits.max_namespaces,
                              static_cast<uint32_t>(options_.max_block_bytes)};
@@ -157,7 +143,8 @@ absl::Status NodeImpl::Build() {
   if (options_.transport != "tcp") UcxContext::LetListenersReusePorts();
   TERRACE_RETURN_IF_ERROR(options_.Validate());
   TERRACE_ASSIGN_OR_RETURN(security_, Security::Load(options_));
-  TERRACE_RETURN_IF_ERROR(CheckPorts());
+  NodeOptions probed = options_;
+  TERRACE_RETURN_IF_ERROR(HoldPorts(&probed).status());  // for the message, and let go again
   TERRACE_RETURN_IF_ERROR(StartHttp());  // first: it answers "starting" while memory is touched
   TERRACE_RETURN_IF_ERROR(StartNetwork());
   TERRACE_RETURN_IF_ERROR(StartStore());
@@ -171,15 +158,6 @@ absl::Status NodeImpl::Build() {
   TERRACE_RETURN_IF_ERROR(StartControl());  // last: from here on there are clients
   housekeeper_ = std::make_unique<BackgroundLoop>("terrace-house", [this] { return Housekeep(); });
   state_ = State::kReady;
-  return absl::OkStatus();
-}
-
-absl::Status NodeImpl::CheckPorts() const {
-  TERRACE_RETURN_IF_ERROR(CheckFree("--listen", *ParseHostPort(options_.listen)));
-  TERRACE_RETURN_IF_ERROR(CheckFree("--http-listen", *ParseHostPort(options_.http_listen)));
-  for (size_t i = 0; i < options_.data_threads; ++i) {
-    TERRACE_RETURN_IF_ERROR(CheckFree("--data-listen", DataAddress(options_, i)));
-  }
   return absl::OkStatus();
 }
 
@@ -215,9 +193,14 @@ absl::StatusOr<std::unique_ptr<ColdTier>> NodeImpl::OpenColdTier() {
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<ColdTier> opened, ColdTier::Open(std::move(tier)));
   opened_at_ = clock_->Now();
   for (const std::string& path : opened->paths()) devices_.push_back(FileSystemOf(path));
-  keeper_ = std::make_unique<NamespaceKeeper>(opened->paths());
-  TERRACE_RETURN_IF_ERROR(namespaces_.KeepIn(keeper_.get()));
   return opened;
+}
+
+absl::Status NodeImpl::KeepNamespaces(const ColdTier* cold) {
+  if (cold == nullptr && hooks_.keep == nullptr) return absl::OkStatus();
+  keeper_ = cold != nullptr ? std::make_unique<NamespaceKeeper>(cold->paths())
+                            : std::make_unique<NamespaceKeeper>(hooks_.keep);
+  return namespaces_.KeepIn(keeper_.get());
 }
 
 absl::Status NodeImpl::StartStore() {
@@ -227,12 +210,18 @@ absl::Status NodeImpl::StartStore() {
     const absl::string_view message = absl::StripPrefix(cold.status().message(), "ssd: ");
     return WithFlag("--ssd", absl::Status(cold.status().code(), message));
   }
+  TERRACE_RETURN_IF_ERROR(KeepNamespaces(cold->get()));
   store.host_bytes = options_.host_bytes;
   store.max_block_bytes = static_cast<uint32_t>(options_.max_block_bytes);
   store.progress = hooks_.progress;
   store.tenant_of = [this](NamespaceId ns) {
     const uint32_t tenant = namespaces_.TenantOf(ns);
     return pinned() ? std::min(tenant, uint32_t{1}) : tenant;
+  };
+  store.keep = hooks_.keep;
+  // In one piece for all tenants it could not tell whose blocks have gone meanwhile.
+  store.tenant_lives = [this](uint32_t tenant) {
+    return pinned() ? tenant == 1 : namespaces_.HasTenant(tenant);
   };
   absl::StatusOr<std::unique_ptr<TieredStore>> created =
       TieredStore::Create(std::move(store), *std::move(cold));
@@ -424,6 +413,8 @@ control::v1::NodeStatus NodeImpl::Status() const {
     out.set_bytes(item.bytes);
   }
   status.set_resident_memory_bytes(ResidentMemoryBytes());
+  status.set_restarts(hooks_.restarts.count);
+  status.set_last_end(hooks_.restarts.why);
   for (control::v1::FolderInfo& folder : Folders()) *status.add_folders() = std::move(folder);
   return status;
 }
@@ -466,6 +457,8 @@ void NodeImpl::Collect(std::vector<MetricSample>* out) const {
                            uint64_t value) {
     out->push_back({name, help, true, std::move(labels), static_cast<double>(value)});
   };
+  counter("terrace_restarts_total", "Times that the serving process was started again", {},
+          hooks_.restarts.count);
   counter("terrace_leases_refused_total", "Leases refused by a bound", {},
           sessions_->leases_refused());
   constexpr char kBytes[] = "terrace_transport_bytes_total";

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cache_node/descriptor_store.h"
 #include "cache_node/options.h"
 #include "cluster/transport.h"
 
@@ -26,6 +27,9 @@ struct NodeHooks {
   std::function<absl::StatusOr<std::unique_ptr<Transport>>(TransportHandler*)> make_transport;
   // Told while memory is touched: bytes done, bytes in all; one call at a time.
   std::function<void(uint64_t, uint64_t)> progress;
+  // What outlives the process, and what is known of earlier ones. Outlives the node; null: nothing.
+  DescriptorStore* keep = nullptr;
+  Restarts restarts;
 };
 
 class Node {

@@ -154,6 +154,10 @@ void AddFlags(Flags* flags, CommandLine* line) {
       "time to finish what is in flight after SIGTERM; an ssd tier gets what is left "
       "of it to write host memory to, and half of it at least, so that a stop takes "
       "up to 1.5 times as long and a second");
+  flags->AddChoice("--supervisor", &line->supervisor,
+                   "on: a second process keeps the host tier's memory and the ports, and starts "
+                   "the serving one again when it dies, with its blocks; off: a crash ends all",
+                   {"on", "off"});
   flags->AddChoice("--log-level", &o.log_level, "what is logged to standard error",
                    {"debug", "info", "warning", "error"});
   flags->AddBool("--check-config", &line->check_config,

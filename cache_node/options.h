@@ -59,6 +59,7 @@ struct NodeOptions {
 struct CommandLine {
   NodeOptions options;
   bool check_config = false;
+  std::string supervisor = "on";
 };
 
 // Nothing when the program should go on; otherwise its exit code (see proto/flags.h). Options

@@ -278,7 +278,7 @@ void StoreImpl::Demote(const std::vector<std::shared_ptr<DemotionJob>>& jobs) {
       continue;
     }
     const auto envelope = EnvelopeView::Parse(EnvelopeOf(entry));
-    if (!envelope.ok() ||
+    if (!envelope.ok() || !IsRight(*jobs[i]->entry) ||
         !cold_->Admits(envelope->metadata().traffic_class, entry.seen_again.load())) {
       Add(&counters_.not_admitted, 1);
       EndDemotion(jobs[i].get(), /*drop=*/true);

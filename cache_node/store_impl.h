@@ -67,6 +67,10 @@ class StoreImpl final : public TieredStore {
   ColdTier* cold() override { return cold_.get(); }
   std::map<NamespaceId, NamespaceUsage> UsageByNamespace() const override;
 
+  // store_restore.cc: finds the blocks that lie in memory which an earlier process has left. Before
+  // anybody else calls.
+  void Restore();
+
   // The other ends of BlockRef and Reservation.
   void Release(BlockEntry* entry);
   bool Publish(BlockEntry* entry, const Envelope& envelope);
@@ -77,7 +81,7 @@ class StoreImpl final : public TieredStore {
     std::atomic<uint64_t> hits{0}, misses{0};
     std::atomic<uint64_t> puts{0}, puts_existing{0}, puts_no_space{0}, puts_never_fit{0},
         puts_aborted{0};
-    std::atomic<uint64_t> forgotten{0};
+    std::atomic<uint64_t> forgotten{0}, kept{0}, corrupt{0};
     std::atomic<uint64_t> demoted{0}, demoted_by_name{0}, not_admitted{0};
     std::atomic<uint64_t> demotions_no_room{0}, demotions_failed{0};
     std::atomic<uint64_t> fills{0}, fills_failed{0}, fills_refused{0};
@@ -127,6 +131,10 @@ class StoreImpl final : public TieredStore {
   // space_, that is under its lock.
   bool TakeRegion(uint64_t offset, uint64_t bytes, uint64_t side_bytes,
                   PlaceClass size) ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // Whether a referenced block is what its envelope says, which is looked at once where an earlier
+  // process has left it; reads all of it then. One that is not is forgotten.
+  bool IsRight(BlockEntry& entry);
+  bool DescribeKept(BlockEntry* entry, uint64_t* newest) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // kExists or kPending, or nothing when the key is not in the index.
   std::optional<ReserveOutcome> OutcomeOfPresent(const BlockKey& key, double moment);
   ReserveResult ReserveOne(const BlockKey& key, const BlockShape& shape, uint16_t opaque_bytes,

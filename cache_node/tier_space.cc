@@ -47,7 +47,29 @@ void TierSpace::GiveBack(BlockEntry* entry) {
   if (on_free_) on_free_(*entry);
   arena_.Free(entry->place.offset);
   entry->state.Apply(BlockEvent::kReclaim);
+  entry->unverified.store(false, std::memory_order_relaxed);
   pool_.Give(entry);
+}
+
+bool TierSpace::Restore(PlaceClass size, uint32_t first_chunk, uint32_t chunks,
+                        absl::FunctionRef<bool(BlockEntry*)> describe) {
+  const bool restored = arena_.RestoreRegion(size, first_chunk, chunks, [&](Place place) -> void* {
+    BlockEntry* const entry = pool_.Take();
+    entry->place = place;
+    entry->size = size;
+    if (describe(entry) && index_->Insert(entry)) {
+      entry->state.Apply(BlockEvent::kReserve);
+      entry->state.Apply(BlockEvent::kPublish);
+      Publish(entry);
+      return entry;
+    }
+    if (on_free_) on_free_(*entry);
+    entry->unverified.store(false, std::memory_order_relaxed);
+    pool_.Give(entry);
+    return nullptr;
+  });
+  ghosts_.Reserve(arena_.places_in_use());
+  return restored;
 }
 
 void TierSpace::Publish(BlockEntry* entry) {

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "storage/arena.h"
 #include "storage/block_index.h"
 #include "storage/eviction_order.h"
@@ -41,6 +42,12 @@ class TierSpace {
   BlockEntry* Take(PlaceClass size, Victims victims = Victims::kAny);
   // Gives back what was taken and never published; retired, without a reference.
   void GiveBack(BlockEntry* entry);
+
+  // Takes over a region that an earlier arena of the same sizes had. `describe` is called with an
+  // entry that has its place there: true when it has filled in a block, which is published then.
+  // False when the region cannot be there.
+  bool Restore(PlaceClass size, uint32_t first_chunk, uint32_t chunks,
+               absl::FunctionRef<bool(BlockEntry*)> describe);
 
   // A block that has been published: from now on it may be evicted.
   void Publish(BlockEntry* entry);

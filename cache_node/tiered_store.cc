@@ -58,12 +58,11 @@ StoreImpl::StoreImpl(const TieredStoreOptions& options, HostMemory memory,
 }
 
 bool StoreImpl::TakeRegion(uint64_t offset, uint64_t bytes, uint64_t side_bytes, PlaceClass size) {
-  if (const absl::Status given = memory_.Give(offset, bytes, size.tenant); !given.ok()) {
-    Log(LogLevel::kError, "store", "{}", given.ToString());
-    return false;
-  }
-  std::ranges::fill(memory_bytes_.subspan(offset, side_bytes), std::byte{0});
-  return true;
+  const HostRegion region{static_cast<uint32_t>(offset / kChunkBytes),
+                          static_cast<uint32_t>(bytes / kChunkBytes), size};
+  const absl::Status begun = memory_.BeginRegion(region, side_bytes);
+  if (!begun.ok()) Log(LogLevel::kError, "store", "{}", begun.ToString());
+  return begun.ok();
 }
 
 absl::StatusOr<Descriptor> StoreImpl::ShareMemory(uint32_t tenant) {
@@ -104,6 +103,10 @@ uint32_t StoreImpl::Match(std::span<const BlockKey> keys, bool count_use, std::v
       }
       if (readable && count_use) CountUse(entry, moment);
     });
+    if (readable && refs != nullptr && !IsRight(*static_cast<BlockEntry*>(refs->back().entry_))) {
+      refs->pop_back();
+      readable = false;
+    }
     Tier tier = Tier::kHost;
     if (!readable) {
       if (cold_ == nullptr) break;
@@ -136,6 +139,7 @@ uint32_t StoreImpl::Match(std::span<const BlockKey> keys, bool count_use, std::v
 BlockRef StoreImpl::Acquire(const BlockKey& key) {
   BlockRef ref;
   index_.Visit(key, [&](BlockEntry& entry) { ref = Reference(entry); });
+  if (ref && !IsRight(*static_cast<BlockEntry*>(ref.entry_))) ref.Release();
   return ref;
 }
 
@@ -437,6 +441,8 @@ TierStats StoreImpl::Stats() const {
   stats.puts_never_fit = counters_.puts_never_fit.load(std::memory_order_relaxed);
   stats.puts_aborted = counters_.puts_aborted.load(std::memory_order_relaxed);
   stats.forgotten = counters_.forgotten.load(std::memory_order_relaxed);
+  stats.kept = counters_.kept.load(std::memory_order_relaxed);
+  stats.corrupt = counters_.corrupt.load(std::memory_order_relaxed);
   stats.turnovers = clock_.Turnovers();
   stats.demoted = counters_.demoted.load(std::memory_order_relaxed);
   stats.demoted_by_name = counters_.demoted_by_name.load(std::memory_order_relaxed);
@@ -509,9 +515,25 @@ absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Create(TieredStoreOpti
                                                   kMaxBlockBytes));
   }
   const uint64_t bytes = options.host_bytes / internal::kChunkBytes * internal::kChunkBytes;
-  TERRACE_ASSIGN_OR_RETURN(HostMemory memory,
-                           HostMemory::Create(bytes, internal::kChunkBytes, options.progress));
-  return std::make_unique<internal::StoreImpl>(options, std::move(memory), std::move(cold));
+  absl::StatusOr<HostMemory> memory = absl::NotFoundError("not kept");
+  if (options.keep != nullptr) {
+    const auto lives = [&](uint32_t tenant) {
+      return !options.tenant_lives || options.tenant_lives(tenant);
+    };
+    memory = HostMemory::Adopt(bytes, internal::kChunkBytes, options.keep, lives);
+  }
+  const bool adopted = memory.ok();
+  if (!adopted) {
+    if (!absl::IsNotFound(memory.status())) {
+      Log(LogLevel::kWarning, "store", "host memory of an earlier process is left: {}",
+          memory.status().ToString());
+    }
+    memory = HostMemory::Create(bytes, internal::kChunkBytes, options.progress, options.keep);
+    if (!memory.ok()) return memory.status();
+  }
+  auto store = std::make_unique<internal::StoreImpl>(options, *std::move(memory), std::move(cold));
+  if (adopted) store->Restore();
+  return store;
 }
 
 }  // namespace terrace

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cache_node/cold_tier.h"
+#include "cache_node/descriptor_store.h"
 #include "proto/block.h"
 #include "proto/bytes.h"
 #include "proto/descriptor.h"
@@ -140,6 +141,7 @@ struct TierStats {
   uint64_t evicted_for_space = 0, evicted_watermark = 0, evicted_region_move = 0;
   uint64_t evicted_copied = 0;  // for space, while a copy stays on ssd
   uint64_t forgotten = 0;       // because somebody asked: Evict, Forget
+  uint64_t kept = 0;            // found again at start: an earlier process had left them
   double turnovers = 0;         // the policy's clock
   // Host tier over an ssd tier. Blocks that left, by what became of them there: written, there
   // already, not admitted by policy, budget or health, not written for want of room (which the
@@ -148,8 +150,9 @@ struct TierStats {
   uint64_t demotions_no_room = 0, demotions_failed = 0;
   // Blocks read from the ssd tier, reads that failed, reads that found no room or too many others.
   uint64_t fills = 0, fills_failed = 0, fills_refused = 0;
+  uint64_t corrupt = 0;  // failed their checks, and are gone
   // Ssd tier.
-  uint64_t evicted = 0, expired = 0, corrupt = 0;
+  uint64_t evicted = 0, expired = 0;
 };
 
 struct LastDemotions {
@@ -175,6 +178,11 @@ struct TieredStoreOptions {
   // The tenant of a namespace, by a number that is larger than 0; 0: there is no such namespace,
   // and nothing is taken for it. Called under locks. Empty: all are of tenant 1.
   std::function<uint32_t(NamespaceId)> tenant_of;
+  // Where the host tier's memory outlives this process, and where that of an earlier one is found:
+  // the blocks in it of tenants that `tenant_lives` knows are there again, each verified before it
+  // is first read. Null: nowhere. Outlives the store.
+  DescriptorStore* keep = nullptr;
+  std::function<bool(uint32_t tenant)> tenant_lives;
   // Told while memory is touched at start: bytes done, bytes in all. Called by several threads,
   // one at a time. May be empty.
   std::function<void(uint64_t, uint64_t)> progress;

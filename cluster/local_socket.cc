@@ -121,6 +121,17 @@ absl::StatusOr<Descriptor> ConnectLocal(const std::string& address) {
   return socket;
 }
 
+absl::StatusOr<std::pair<Descriptor, Descriptor>> LocalPair() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return Failed("socketpair", errno);
+  }
+  std::pair<Descriptor, Descriptor> pair(ends[0], ends[1]);
+  const timeval second{1, 0};
+  for (const int end : ends) setsockopt(end, SOL_SOCKET, SO_SNDTIMEO, &second, sizeof(second));
+  return pair;
+}
+
 absl::Status SendPacket(const Descriptor& socket, ByteSpan bytes,
                         std::span<const Descriptor> descriptors) {
   iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};

@@ -9,6 +9,7 @@
 
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -32,6 +33,9 @@ absl::StatusOr<Descriptor> ListenLocal(const std::string& address);
 absl::StatusOr<Descriptor> AcceptLocal(const Descriptor& listener);
 // Unavailable: nobody listens there, or does not take more connections.
 absl::StatusOr<Descriptor> ConnectLocal(const std::string& address);
+
+// Two ends of one connection, for a process and its child. Sending blocks, for a second at most.
+absl::StatusOr<std::pair<Descriptor, Descriptor>> LocalPair();
 
 struct LocalPacket {
   std::vector<std::byte> bytes;

@@ -210,6 +210,36 @@ void Arena::TakePlace(RegionId id, uint32_t index, bool file) {
   free_place_bytes_ -= region.size.bytes();
 }
 
+// False when they are not all free.
+bool Arena::TakeChunks(uint32_t first, uint32_t chunks) {
+  auto run = free_runs_.upper_bound(first);
+  if (run == free_runs_.begin()) return false;
+  const auto [begin, length] = *--run;
+  if (first + chunks > begin + length) return false;
+  free_runs_.erase(run);
+  free_chunks_ -= length;
+  if (first > begin) ReturnRun(begin, first - begin);
+  const uint32_t end = first + chunks;
+  if (end < begin + length) ReturnRun(end, begin + length - end);
+  return true;
+}
+
+bool Arena::RestoreRegion(PlaceClass size, uint32_t first_chunk, uint32_t chunks,
+                          absl::FunctionRef<void*(Place)> owner_of) {
+  if (chunks < MinChunks(size) || !TakeChunks(first_chunk, chunks)) return false;
+  const RegionId id = CutRegion(size, first_chunk, chunks);
+  const uint32_t places = regions_[id].places;
+  regions_[id].owners.assign(places, nullptr);
+  for (uint32_t index = 0; index < places; ++index) {
+    void* const owner = owner_of(PlaceAt(regions_[id], index));
+    if (owner == nullptr) continue;
+    TakePlace(id, index);
+    regions_[id].owners[index] = owner;
+  }
+  if (regions_[id].used == 0) CloseRegion(id);
+  return true;
+}
+
 bool Arena::Restore(PlaceClass size, uint64_t offset) {
   const uint64_t chunk = offset / chunk_bytes_;
   if (chunk >= chunks()) return false;
@@ -217,12 +247,7 @@ bool Arena::Restore(PlaceClass size, uint64_t offset) {
     const uint64_t places = PlacesIn(size, 1);
     const uint64_t in_chunk = offset % chunk_bytes_, table = TableBytes(size, places);
     if (in_chunk < table || (in_chunk - table) / size.place_bytes >= places) return false;
-    const auto run = std::prev(free_runs_.upper_bound(static_cast<uint32_t>(chunk)));
-    const auto [first, length] = *run;
-    free_runs_.erase(run);
-    free_chunks_ -= length;
-    if (chunk > first) ReturnRun(first, chunk - first);
-    if (chunk + 1 < first + length) ReturnRun(chunk + 1, first + length - chunk - 1);
+    TakeChunks(static_cast<uint32_t>(chunk), 1);
     CutRegion(size, static_cast<uint32_t>(chunk), 1);
   }
   const RegionId id = region_at_[chunk];

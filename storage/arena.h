@@ -92,6 +92,11 @@ class Arena {
   // Takes the place that an earlier arena handed out at `offset`, without owner; only where
   // regions are single chunks. False when it cannot be free: outside, in use, of another class.
   bool Restore(PlaceClass size, uint64_t offset);
+  // The same for regions of any length, at once: cuts the region that an earlier arena of the same
+  // sizes had, and takes those of its places for which `owner_of` returns an owner. False, and
+  // nothing happens, when its chunks are not free.
+  bool RestoreRegion(PlaceClass size, uint32_t first_chunk, uint32_t chunks,
+                     absl::FunctionRef<void*(Place)> owner_of);
   // Whoever restores many asks the memory for all of them first.
   void PrefetchForRestore(uint64_t offset) const;
   // `offset` is that of a place in use.
@@ -154,6 +159,7 @@ class Arena {
   void CloseRegion(RegionId id);
   uint32_t TakeRun(uint32_t wanted, uint32_t least, uint32_t* chunks);
   void ReturnRun(uint32_t first, uint32_t chunks);
+  bool TakeChunks(uint32_t first, uint32_t chunks);
   Place PlaceAt(const Region& region, uint32_t index) const;
 
   const uint64_t chunk_bytes_;

@@ -96,6 +96,8 @@ class BlockStateWord {
 struct BlockEntry : Ranked {
   BlockStateWord state;
   std::atomic<bool> seen_again{false};  // used since it came, or it had left before
+  // An earlier process has left it, and nobody has compared it with its envelope since.
+  std::atomic<bool> unverified{false};
   BlockKey key;
   Place place;
   PlaceClass size;

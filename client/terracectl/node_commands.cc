@@ -63,6 +63,9 @@ absl::StatusOr<int> ShowStatus(const GlobalOptions& options) {
   table.AddRow({"incarnation", std::to_string(status.incarnation())});
   table.AddRow({"host", status.host_id()});
   table.AddRow({"uptime", FormatUptime(status.uptime_seconds())});
+  if (status.restarts() > 0) {
+    table.AddRow({"restarts", fmt::format("{}; before: {}", status.restarts(), status.last_end())});
+  }
   table.AddRow({"control", status.control_address()});
   table.AddRow({"data", Join(status.data_addresses())});
   table.AddRow({"http", status.http_address()});

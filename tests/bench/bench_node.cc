@@ -16,7 +16,9 @@ absl::StatusOr<ChildProcess> BenchNode::StartProcess(const std::string& bin_fold
                                         "--http-listen",
                                         "127.0.0.1:0",
                                         "--transport",
-                                        "tcp"};
+                                        "tcp",
+                                        "--supervisor",
+                                        "off"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   return ChildProcess::Start(arguments);
 }
