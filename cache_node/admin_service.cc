@@ -58,6 +58,7 @@ void Fill(const TierStats& stats, v1::TierInfo* out) {
   out->set_puts_existing(stats.puts_existing);
   out->set_puts_no_space(stats.puts_no_space);
   out->set_puts_aborted(stats.puts_aborted);
+  out->set_kept(stats.kept);
   out->set_turnovers(stats.turnovers);
   Fill(EvictionsOf(stats), out->mutable_evictions());
 }

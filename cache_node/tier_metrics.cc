@@ -52,6 +52,7 @@ NamedCounts EvictionsOf(const TierStats& tier) {
           {"copied", tier.evicted_copied},
           {"watermark", tier.evicted_watermark},
           {"region_move", tier.evicted_region_move},
+          {"corrupt", tier.corrupt},
           {"forgotten", tier.forgotten}};
 }
 

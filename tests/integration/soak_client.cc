@@ -6,8 +6,14 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cinttypes>
 #include <cstdio>
+#include <fstream>
+#include <optional>
 #include <random>
+#include <string>
+#include <thread>
 
 #include "client/client.h"
 #include "client/load/payload.h"
@@ -31,7 +37,39 @@ struct Options {
   uint64_t seed = 1;
   uint64_t block_bytes = 1 << 20;
   uint64_t seconds = 0;
-  bool witness = false;
+  bool witness = false, remote = false, scribble = false;
+};
+
+// A worker gone mad: writes over what its puts have put for the node to take, as fast as it can.
+class Scribbler {
+ public:
+  explicit Scribbler(uint64_t seed) {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      uint64_t begin = 0, end = 0;
+      if (line.find("memfd:terrace-landing") != std::string::npos &&
+          std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64, &begin, &end) == 2) {
+        memory_ = {reinterpret_cast<std::byte*>(begin), end - begin};
+      }
+    }
+    thread_ = std::thread([this, seed] {
+      std::mt19937_64 random(seed);
+      while (!memory_.empty() && !done_) {
+        const volatile auto* from = &memory_[random() % memory_.size()];
+        *const_cast<volatile std::byte*>(from) = static_cast<std::byte>(random());
+      }
+    });
+  }
+  ~Scribbler() {
+    done_ = true;
+    thread_.join();
+  }
+  bool at_work() const { return !memory_.empty(); }
+
+ private:
+  MutableByteSpan memory_;
+  std::atomic<bool> done_{false};
+  std::thread thread_;
 };
 
 class Worker {
@@ -189,10 +227,13 @@ int Main(int argc, char** argv) {
   flags.AddBytes("--block-bytes", &options.block_bytes, "size of its blocks");
   flags.AddUint("--seconds", &options.seconds, "0: until it is told to end", 0, 1 << 30);
   flags.AddBool("--witness", &options.witness, "keys of its own, long deadlines");
+  flags.AddBool("--remote", &options.remote, "does not read the node's memory");
+  flags.AddBool("--scribble", &options.scribble, "writes over what it puts, meanwhile");
   if (auto code = flags.Parse(argc, argv)) return *code;
   signal(SIGTERM, [](int) { stop = 1; });
 
-  auto client = Client::Connect({.address = options.address, .name = "soak", .transport = "tcp"});
+  auto client = Client::Connect(
+      {.address = options.address, .name = "soak", .local = !options.remote});
   if (!client.ok()) {
     fmt::print(stderr, "soak_client: {}\n", client.status().ToString());
     return 1;
@@ -208,6 +249,12 @@ int Main(int argc, char** argv) {
   auto ns = (*client)->OpenNamespace(definition);
   if (!ns.ok()) {
     fmt::print(stderr, "soak_client: {}\n", ns.status().ToString());
+    return 1;
+  }
+  std::optional<Scribbler> scribbler;
+  if (options.scribble) scribbler.emplace(options.seed);
+  if (scribbler && !scribbler->at_work()) {
+    fmt::print(stderr, "soak_client: there is no landing memory to write to\n");
     return 1;
   }
   Worker worker(options, client->get(), *ns);

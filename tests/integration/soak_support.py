@@ -83,11 +83,11 @@ class Program:
 class Node:
     """terraced, and what can be seen of it from outside; what it logs goes to `log`."""
 
-    def __init__(self, bin_folder, log, *options):
+    def __init__(self, bin_folder, log, *options, transport="tcp", supervisor="off"):
         self.bin = bin_folder
         with open(log, "ab") as errors:
-            self.program = Program([bin_folder / "terraced", "--transport", "tcp",
-                                    "--supervisor", "off", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
+            self.program = Program([bin_folder / "terraced", "--transport", transport,
+                                    "--supervisor", supervisor, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
                                     *options], stderr=errors)
         try:
             ready = self.program.line("terraced ready", 120)
@@ -100,6 +100,7 @@ class Node:
             raise
         said = dict(p.split("=", 1) for p in ready.split() if "=" in p)
         self.address, self.http = said["control"], said["http"]
+        self.data = said["data"].split(",")
 
     def ask(self, *what):
         command = [self.bin / "terracectl", "--address", self.address, "--json", *what]
