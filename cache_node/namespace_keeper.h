@@ -1,7 +1,8 @@
 // The namespaces of a node, kept beside its blocks: without their ids and secrets none could be
 // found again after a restart. One file `namespaces` in each folder of the ssd tier, replaced as a
-// whole; without an ssd tier the same in shared memory, for as long as that outlives the process: "TRNS", format (4 bytes, 1), a NamespaceRecords message, CRC32C of all before it
-// (4 bytes); little-endian. Holds secrets; readable by its owner alone.
+// whole; without an ssd tier the same in shared memory, for as long as that outlives the process:
+// "TRNS", format (4 bytes, 1), a NamespaceRecords message, CRC32C of all before it (4 bytes);
+// little-endian. Holds secrets; readable by its owner alone.
 #pragma once
 
 #include <string>

@@ -27,16 +27,17 @@ void StoreImpl::Restore() {
   next_generation_ = std::max(next_generation_.load(), newest + 1);
   Add(&counters_.kept, blocks);
   const auto took = std::chrono::steady_clock::now() - began;
-  Log(LogLevel::kInfo, "store", "host memory was kept: {} blocks ({}) in {} regions, found in {} ms",
-      blocks, FormatBytes(value_bytes), regions,
+  Log(LogLevel::kInfo, "store",
+      "host memory was kept: {} blocks ({}) in {} regions, found in {} ms", blocks,
+      FormatBytes(value_bytes), regions,
       std::chrono::duration_cast<std::chrono::milliseconds>(took).count());
 }
 
 // Of a place: whether a whole block lies there, and which. Scores have not been kept; all count as
 // used once, now.
 bool StoreImpl::DescribeKept(BlockEntry* entry, uint64_t* newest) {
-  const auto envelope = EnvelopeView::Parse(
-      memory_bytes_.subspan(entry->place.side_offset, entry->size.side_bytes));
+  const auto envelope =
+      EnvelopeView::Parse(memory_bytes_.subspan(entry->place.side_offset, entry->size.side_bytes));
   entry->envelope_bytes = 0;
   if (!envelope.ok()) {
     entry->envelope_bytes = kEnvelopeFixedBytes;  // to be made invalid for good

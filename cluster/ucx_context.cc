@@ -34,6 +34,7 @@ constexpr Setting kCommon[] = {
     {"", "CM_USE_ALL_DEVICES", "n"},  // bytes travel where the connection was asked for
     {"TCP_", "KEEPIDLE", "2s"},
     {"TCP_", "KEEPINTVL", "1s"},
+    {"TCP_", "PUT_ENABLE", "n"},  // UCX 1.13 aborts where a peer dies during one
     {"IB_", "PCI_RELAXED_ORDERING", "try"},
 };
 

@@ -377,10 +377,15 @@ void ColdFolder::ReadInline(ColdRead* read) {
   OnRead(read, status);
 }
 
-void ColdFolder::OnRead(ColdRead* read, const absl::Status& status) {
+void ColdFolder::OnRead(ColdRead* read, absl::Status status) {
   {
     MutexLock lock(&mutex_);
-    if (!status.ok()) stats_.gets_failed += 1;
+    if (absl::IsDataLoss(status) && read->left) {
+      status = absl::NotFoundError("ssd: the block left while it was read");
+      stats_.gets_missed += 1;
+    } else if (!status.ok()) {
+      stats_.gets_failed += 1;
+    }
     if (absl::IsDataLoss(status)) {
       suspects_.push_back({read->key, read->place});
       WakeKeeperLocked();
@@ -403,6 +408,13 @@ absl::Status ColdFolder::JudgeRead(const BlockKey& key, ColdPlace place, ByteSpa
 
 void ColdFolder::LeaveLocked(Index index, ColdLeave why) {
   const ColdEntry& entry = table_[index];
+  // Whoever reads it may find what comes after it, even under the same key.
+  for (ColdOperation* const operation : in_flight_) {
+    if (operation->kind != IoKind::kRead) continue;
+    auto* const read = static_cast<ColdRead*>(operation);
+    if (read->place == entry.place()) read->left = true;
+  }
+  std::erase_if(suspects_, [&](const Suspect& one) { return one.place == entry.place(); });
   if (entry.inlined) {
     stats_.inline_bytes -= InlineBytes(entry);
     free_inline_.push_back(entry.number);

@@ -132,6 +132,7 @@ class ColdFolder {
   struct Suspect {  // read and found wrong
     BlockKey key;
     ColdPlace place;
+    bool operator==(const Suspect&) const = default;
   };
   struct Departure {
     BlockKey key;
@@ -161,7 +162,7 @@ class ColdFolder {
   void BeginLocked(ColdOperation* operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(ColdOperation* operation, const absl::Status& status);
   void OnWritten(ColdWrite* write, const absl::Status& status);
-  void OnRead(ColdRead* read, const absl::Status& status);
+  void OnRead(ColdRead* read, absl::Status status);
   void OnHeaderWritten(HeaderWrite* header, bool ok);
   void ReadInlines();
   void ReadInline(ColdRead* read);

@@ -331,19 +331,32 @@ void ColdFolder::ExpireSome() {
 }
 
 // A read found other bytes than the table promised. If the catalogue promises them too, the block
-// is lost; else it left while it was read, or another key has the same fingerprint.
+// is lost; else another key has the same fingerprint. Those that leave meanwhile are suspects no
+// more: their places may hold others that are well.
 void ColdFolder::JudgeSuspects() {
-  std::vector<Suspect> suspects;
-  {
-    MutexLock lock(&mutex_);
-    suspects = std::exchange(suspects_, {});
-  }
-  for (const Suspect& suspect : suspects) {
+  while (true) {
+    Suspect suspect;
+    {
+      MutexLock lock(&mutex_);
+      if (suspects_.empty()) return;
+      suspect = suspects_.back();
+    }
     const auto record = catalogue_->Find(suspect.key);
-    if (!record.ok() || !*record || (*record)->place != suspect.place) continue;
+    const bool promised = record.ok() && *record && (*record)->place == suspect.place;
+    Departure departure{suspect.key, ColdTable::kNone};
+    {
+      MutexLock lock(&mutex_);
+      if (std::erase(suspects_, suspect) == 0 || !promised) continue;
+      departure.index = table_.Find(table_.Fingerprint(suspect.key));
+      if (departure.index == ColdTable::kNone ||
+          table_[departure.index].phase != ColdPhase::kHere) {
+        continue;
+      }
+      table_.BeginLeaving(departure.index);
+    }
     Log(LogLevel::kWarning, "ssd", "{}: block {} fails its checks and is dropped", options_.path,
         ToString(suspect.key));
-    Delete({&suspect.key, 1}, ColdLeave::kCorrupt).IgnoreError();
+    DeleteHere({&departure, 1}, ColdLeave::kCorrupt).IgnoreError();  // the next read finds it again
   }
 }
 

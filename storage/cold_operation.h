@@ -58,6 +58,7 @@ class ColdRead : public ColdOperation {
   const BlockKey key;
   const ColdPlace place;
   const MutableByteSpan envelope, value;
+  bool left = false;  // the block has, since; guarded by the folder's mutex
 
  private:
   void Ended(absl::Status status) override;

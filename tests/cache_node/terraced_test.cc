@@ -302,7 +302,8 @@ TEST(TerracedTest, LoopbackOnlyMeansEachOfItsPorts) {
 
 // Its own end of the connections stays in TIME_WAIT for a minute, on the port that it needs.
 TEST(TerracedTest, ANodeThatWasKilledTakesItsPortsBackAtOnce) {
-  auto first = std::make_unique<RunningNode>(std::vector<std::string>{"--data-threads=1", "--supervisor=off"});
+  auto first = std::make_unique<RunningNode>(
+      std::vector<std::string>{"--data-threads=1", "--supervisor=off"});
   ASSERT_NE(first->control, "");
   const std::string control = first->control, data = Field(first->ready, "data");
   {

@@ -87,8 +87,8 @@ class Node:
         self.bin = bin_folder
         with open(log, "ab") as errors:
             self.program = Program([bin_folder / "terraced", "--transport", transport,
-                                    "--supervisor", supervisor, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
-                                    *options], stderr=errors)
+                                    "--supervisor", supervisor, "--listen", "127.0.0.1:0",
+                                    "--http-listen", "127.0.0.1:0", *options], stderr=errors)
         try:
             ready = self.program.line("terraced ready", 120)
         except Failure as failure:
