@@ -4,6 +4,7 @@
 // Prints "running" once its first transfer has ended, and one JSON line when it ends by itself
 // (--seconds) or by SIGTERM.
 #include <signal.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -37,26 +38,26 @@ struct Options {
   uint64_t seed = 1;
   uint64_t block_bytes = 1 << 20;
   uint64_t seconds = 0;
-  bool witness = false, remote = false, scribble = false;
+  bool witness = false, remote = false, scribble = false, rdma = false;
 };
 
 // A worker gone mad: writes over what its puts have put for the node to take, as fast as it can.
 class Scribbler {
  public:
   explicit Scribbler(uint64_t seed) {
-    std::ifstream maps("/proc/self/maps");
-    for (std::string line; std::getline(maps, line);) {
-      uint64_t begin = 0, end = 0;
-      if (line.find("memfd:terrace-landing") != std::string::npos &&
-          std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64, &begin, &end) == 2) {
-        memory_ = {reinterpret_cast<std::byte*>(begin), end - begin};
-      }
-    }
+    const MutableByteSpan first = LandingMemory();
+    found_ = !first.empty();
+    if (found_) munmap(first.data(), first.size());
     thread_ = std::thread([this, seed] {
       std::mt19937_64 random(seed);
-      while (!memory_.empty() && !done_) {
-        const volatile auto* from = &memory_[random() % memory_.size()];
-        *const_cast<volatile std::byte*>(from) = static_cast<std::byte>(random());
+      while (!done_) {
+        // Mapped again each time: a client that connects anew gives up the old.
+        const MutableByteSpan memory = LandingMemory();
+        for (int i = 0; i < kWrites && !memory.empty(); ++i) {
+          volatile std::byte& victim = memory[random() % memory.size()];
+          victim = static_cast<std::byte>(random());
+        }
+        if (!memory.empty()) munmap(memory.data(), memory.size());
       }
     });
   }
@@ -64,10 +65,28 @@ class Scribbler {
     done_ = true;
     thread_.join();
   }
-  bool at_work() const { return !memory_.empty(); }
+  bool at_work() const { return found_; }
 
  private:
-  MutableByteSpan memory_;
+  static constexpr int kWrites = 100'000;
+
+  // A second mapping of it; empty while there is none.
+  static MutableByteSpan LandingMemory() {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      uint64_t begin = 0, end = 0;
+      if (line.find("memfd:terrace-landing") == std::string::npos ||
+          std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64, &begin, &end) != 2) {
+        continue;
+      }
+      // Of old size 0: what is shared is mapped once more.
+      void* const again = mremap(reinterpret_cast<void*>(begin), 0, end - begin, MREMAP_MAYMOVE);
+      if (again != MAP_FAILED) return {static_cast<std::byte*>(again), end - begin};
+    }
+    return {};
+  }
+
+  bool found_;
   std::atomic<bool> done_{false};
   std::thread thread_;
 };
@@ -228,12 +247,13 @@ int Main(int argc, char** argv) {
   flags.AddUint("--seconds", &options.seconds, "0: until it is told to end", 0, 1 << 30);
   flags.AddBool("--witness", &options.witness, "keys of its own, long deadlines");
   flags.AddBool("--remote", &options.remote, "does not read the node's memory");
+  flags.AddBool("--rdma", &options.rdma, "over UCX");
   flags.AddBool("--scribble", &options.scribble, "writes over what it puts, meanwhile");
   if (auto code = flags.Parse(argc, argv)) return *code;
   signal(SIGTERM, [](int) { stop = 1; });
 
-  auto client = Client::Connect(
-      {.address = options.address, .name = "soak", .local = !options.remote});
+  auto client =
+      Client::Connect({.address = options.address, .name = "soak", .local = !options.remote});
   if (!client.ok()) {
     fmt::print(stderr, "soak_client: {}\n", client.status().ToString());
     return 1;
