@@ -252,8 +252,10 @@ int Main(int argc, char** argv) {
   if (auto code = flags.Parse(argc, argv)) return *code;
   signal(SIGTERM, [](int) { stop = 1; });
 
-  auto client =
-      Client::Connect({.address = options.address, .name = "soak", .local = !options.remote});
+  auto client = Client::Connect({.address = options.address,
+                                 .name = "soak",
+                                 .transport = options.rdma ? "rdma" : "auto",
+                                 .local = !options.remote});
   if (!client.ok()) {
     fmt::print(stderr, "soak_client: {}\n", client.status().ToString());
     return 1;
