@@ -18,10 +18,12 @@ class DescriptorStore {
 
   virtual ~DescriptorStore() = default;
 
-  // The file is kept from now on, instead of what was kept under that name before. Blocks for a
-  // second at most. Unavailable: whoever keeps them is gone or does not answer.
+  // The file is kept from now on, instead of what was kept under that name before. Blocks for two
+  // seconds at most. Unavailable: whoever keeps them is gone or does not answer.
   virtual absl::Status Keep(std::string_view name, const Descriptor& file) = 0;
-  virtual absl::Status Drop(std::string_view name) = 0;
+  // Gives up all whose names begin so, taken or not. When it returns OK, files that nobody has
+  // open elsewhere have ended. Blocks, and errors, as Keep.
+  virtual absl::Status DropAll(std::string_view prefix) = 0;
   // What an earlier process has left under that name, once; empty: nothing.
   virtual Descriptor Take(std::string_view name) = 0;
 };
@@ -30,6 +32,8 @@ class DescriptorStore {
 struct Restarts {
   uint64_t count = 0;
   std::string why;  // how the last one ended; empty: there was none
+  // Whether files of theirs are there: also those of another supervisor (service_manager.h).
+  bool kept = false;
 };
 
 }  // namespace terrace

@@ -139,6 +139,7 @@ void Touch(MutableByteSpan bytes, const TouchProgress& progress) {
   for (std::thread& helper : helpers) helper.join();
 }
 
+constexpr char kNamePrefix[] = "host-";
 constexpr char kTableName[] = "host-regions";
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -194,6 +195,8 @@ absl::Status HostMemory::Reserve(uint64_t size, uint64_t chunk_bytes, Descriptor
 absl::StatusOr<HostMemory> HostMemory::Create(uint64_t size, uint64_t chunk_bytes,
                                               const TouchProgress& progress,
                                               DescriptorStore* keep) {
+  // What an earlier process had may be most of the memory that there is.
+  if (keep != nullptr) TERRACE_RETURN_IF_ERROR(keep->DropAll(kNamePrefix));
   TERRACE_RETURN_IF_ERROR(Check(size));
   HostMemory memory;
   TERRACE_RETURN_IF_ERROR(memory.Reserve(size, chunk_bytes, keep));

@@ -47,7 +47,8 @@ class HostMemory {
   static absl::Status Check(uint64_t size, std::string_view what = "host_bytes is");
   // `size` is a positive multiple of `chunk_bytes`, and that of 4 KiB. Blocks while the memory is
   // touched, about 4 s per GiB in a virtual machine. Errors of Check. With `keep` (which outlives
-  // this) it can be adopted after the end of the process; what could not be kept is logged.
+  // this) it can be adopted after the end of the process; what could not be kept is logged, and
+  // what an earlier process had is given up.
   static absl::StatusOr<HostMemory> Create(uint64_t size, uint64_t chunk_bytes,
                                            const TouchProgress& progress,
                                            DescriptorStore* keep = nullptr);

@@ -135,8 +135,9 @@ class Progress {
   absl::Duration last_ = Clock::Real()->Now();
 };
 
-// SIGTERM and SIGINT: the first one is waited for, the next one has its usual effect, at once. So
-// has every one before Arm(), while memory is being touched. Who ignores SIGINT goes on with that.
+// SIGTERM, SIGINT and the supervisor's: the first one is waited for, the next one has its usual
+// effect, at once. So has every one before Arm(), while memory is being touched. Those that are
+// ignored stay so.
 class StopSignal {
  public:
   static void Arm() {
@@ -150,13 +151,14 @@ class StopSignal {
 
  private:
   static void Install(void (*handler)(int)) {
-    struct sigaction action {};
-    action.sa_handler = handler;
-    action.sa_flags = SA_RESTART;
-    sigaction(SIGTERM, &action, nullptr);
-    struct sigaction before {};
-    sigaction(SIGINT, nullptr, &before);
-    if (before.sa_handler != SIG_IGN) sigaction(SIGINT, &action, nullptr);
+    for (const int number : {SIGTERM, SIGINT, kStopSignal}) {
+      struct sigaction action {
+      }, before{};
+      action.sa_handler = handler;
+      action.sa_flags = SA_RESTART;
+      sigaction(number, nullptr, &before);
+      if (before.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);
+    }
   }
   static inline sem_t arrived_;
 };
@@ -183,7 +185,7 @@ void RaiseDescriptorLimit() {
 int Run(const NodeOptions& options, DescriptorStore* keep, const Restarts& before,
         const std::function<void()>& ready) {
   signal(SIGPIPE, SIG_IGN);
-  if (before.count == 0) PrintMemory(stderr, options);
+  if (!before.kept) PrintMemory(stderr, options);
   Progress progress;
   NodeHooks hooks;
   hooks.progress = [&](uint64_t done, uint64_t all) { progress.Tell(done, all); };
@@ -210,10 +212,9 @@ int Run(const NodeOptions& options, DescriptorStore* keep, const Restarts& befor
 int RunSupervised(NodeOptions options) {
   const absl::StatusOr<std::vector<Descriptor>> ports = HoldPorts(&options);
   if (!ports.ok()) return Fail(ports.status(), kExitStart);
-  return Supervise([&options](DescriptorStore* keep, const Restarts& before,
-                              const std::function<void()>& ready) {
-    return Run(options, keep, before, ready);
-  });
+  return Supervise(
+      [&options](DescriptorStore* keep, const Restarts& before,
+                 const std::function<void()>& ready) { return Run(options, keep, before, ready); });
 }
 
 int Main(int argc, const char* const* argv) {

@@ -11,18 +11,19 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/time/time.h"
+#include "cache_node/service_manager.h"
 #include "cluster/local_socket.h"
 #include "fmt/format.h"
 #include "proto/clock.h"
 #include "proto/log.h"
 #include "proto/mutex.h"
 #include "proto/program.h"
+#include "proto/status.h"
 
 namespace terrace {
 namespace {
@@ -32,22 +33,31 @@ constexpr absl::Duration kShortLife = absl::Seconds(1);
 constexpr absl::Duration kShortestPause = absl::Milliseconds(100), kLongestPause = absl::Seconds(5);
 constexpr int kMostFailedStarts = 3;
 
-// What a child tells, one per packet: the kind, then a name.
-constexpr char kKeep = 'K', kDrop = 'D', kReady = 'R';
+// What a child asks for, one per packet: the kind, then a name. Each is answered when it is done.
+constexpr char kKeep = 'K', kDrop = 'D', kDropAll = 'A', kReady = 'R';
+constexpr char kDone = '!';
+constexpr absl::Duration kPatience = absl::Seconds(2);
 
-using Kept = std::map<std::string, Descriptor, std::less<>>;
+bool IsOf(const std::string& name, std::string_view prefix) { return name.starts_with(prefix); }
 
 // The child's side of what its parent keeps.
 class ParentStore final : public DescriptorStore {
  public:
-  ParentStore(Descriptor socket, Kept kept) : socket_(std::move(socket)), left_(std::move(kept)) {}
+  ParentStore(Descriptor socket, KeptFiles kept)
+      : socket_(std::move(socket)), left_(std::move(kept)) {}
 
   absl::Status Keep(std::string_view name, const Descriptor& file) override {
     const Descriptor copy(dup(file.get()));
     if (!copy) return absl::ResourceExhaustedError(std::strerror(errno));
     return Tell(kKeep, name, {&copy, 1});
   }
-  absl::Status Drop(std::string_view name) override { return Tell(kDrop, name, {}); }
+  absl::Status DropAll(std::string_view prefix) override {
+    {
+      MutexLock lock(&mutex_);
+      std::erase_if(left_, [prefix](const auto& file) { return IsOf(file.first, prefix); });
+    }
+    return Tell(kDropAll, prefix, {});
+  }
   Descriptor Take(std::string_view name) override {
     MutexLock lock(&mutex_);
     const auto found = left_.find(name);
@@ -59,21 +69,27 @@ class ParentStore final : public DescriptorStore {
 
   // What nobody has taken by now is of no use to anybody.
   void Ready() {
-    MutexLock lock(&mutex_);
-    for (const auto& [name, file] : left_) Drop(name).IgnoreError();
-    left_.clear();
+    KeptFiles left;
+    {
+      MutexLock lock(&mutex_);
+      left = std::exchange(left_, {});
+    }
+    for (const auto& [name, file] : left) Tell(kDrop, name, {}).IgnoreError();
     Tell(kReady, "", {}).IgnoreError();
   }
 
  private:
   absl::Status Tell(char kind, std::string_view name, std::span<const Descriptor> files) {
     const std::string packet = kind + std::string(name);
-    return SendPacket(socket_, AsBytes(packet), files);
+    MutexLock lock(&asking_);
+    TERRACE_RETURN_IF_ERROR(SendPacket(socket_, AsBytes(packet), files));
+    return ReceivePacket(socket_, 1, kPatience).status();
   }
 
   const Descriptor socket_;
+  Mutex asking_;  // one question at a time
   Mutex mutex_;
-  Kept left_ ABSL_GUARDED_BY(mutex_);
+  KeptFiles left_ ABSL_GUARDED_BY(mutex_);
 };
 
 struct Child {
@@ -116,7 +132,9 @@ std::string Describe(int status) {
 
 class Supervisor {
  public:
-  explicit Supervisor(const Serve& serve) : serve_(serve) {}
+  explicit Supervisor(const Serve& serve) : serve_(serve), kept_(manager_.TakeKept()) {
+    restarts_.kept = !kept_.empty();
+  }
 
   int Run() {
     while (true) {
@@ -133,6 +151,8 @@ class Supervisor {
   int ServeAsChild(Descriptor socket);
   int Watch();
   void Listen();
+  void Do(char kind, const std::string& name, std::vector<Descriptor> files);
+  void GiveUp(std::string_view prefix);
   void HandSignalsOn();
   // Whether nobody follows a child that ended so.
   bool IsLast(int status) const;
@@ -141,8 +161,9 @@ class Supervisor {
   bool Pause(int status);
 
   const Serve& serve_;
+  ServiceManager manager_;
   std::optional<Signals> signals_;
-  Kept kept_;
+  KeptFiles kept_;
   Child child_;
   Restarts restarts_;
   bool stopping_ = false;
@@ -175,7 +196,7 @@ std::optional<int> Supervisor::Start() {
 
 int Supervisor::ServeAsChild(Descriptor socket) {
   signals_.reset();
-  signal(SIGINT, SIG_IGN);  // a terminal sends it to both
+  for (const int number : {SIGTERM, SIGINT}) signal(number, SIG_IGN);
   ParentStore store(std::move(socket), std::move(kept_));
   return serve_(&store, restarts_, [&store] { store.Ready(); });
 }
@@ -197,43 +218,71 @@ int Supervisor::Watch() {
 
 void Supervisor::Listen() {
   while (child_.socket) {
-    auto packet = ReceivePacket(child_.socket, 1 + DescriptorStore::kMaxNameBytes,
-                                absl::ZeroDuration());
+    auto packet =
+        ReceivePacket(child_.socket, 1 + DescriptorStore::kMaxNameBytes, absl::ZeroDuration());
     if (absl::IsDeadlineExceeded(packet.status())) return;
     if (!packet.ok()) {
       child_.socket = Descriptor();
       return;
     }
+    if (packet->bytes.empty()) continue;
     const std::string name(reinterpret_cast<const char*>(packet->bytes.data()) + 1,
                            packet->bytes.size() - 1);
-    const char kind = static_cast<char>(packet->bytes[0]);
-    if (kind == kReady) child_.ready_at = Clock::Real()->Now();
-    if (kind == kDrop) kept_.erase(name);
-    if (kind == kKeep && !packet->descriptors.empty()) {
-      kept_[name] = std::move(packet->descriptors[0]);
-    }
+    Do(static_cast<char>(packet->bytes[0]), name, std::move(packet->descriptors));
+    SendPacket(child_.socket, AsBytes(std::string(1, kDone))).IgnoreError();  // gone: seen soon
   }
+}
+
+void Supervisor::Do(char kind, const std::string& name, std::vector<Descriptor> files) {
+  if (kind == kReady) {
+    child_.ready_at = Clock::Real()->Now();
+    manager_.Tell(restarts_.count == 0 ? "READY=1"
+                                       : fmt::format("STATUS=started again {} times, last {}",
+                                                     restarts_.count, restarts_.why));
+  }
+  if (kind == kDrop && kept_.erase(name) > 0) manager_.Drop(name);
+  if (kind == kDropAll) GiveUp(name);
+  if (kind == kKeep && !files.empty()) {
+    if (kept_.contains(name)) manager_.Drop(name);
+    manager_.Keep(name, files[0]);
+    kept_[name] = std::move(files[0]);
+  }
+}
+
+void Supervisor::GiveUp(std::string_view prefix) {
+  bool any = false;
+  for (const auto& [name, file] : kept_) {
+    if (!IsOf(name, prefix)) continue;
+    any = true;
+    manager_.Drop(name);
+  }
+  std::erase_if(kept_, [prefix](const auto& file) { return IsOf(file.first, prefix); });
+  if (any) manager_.WaitUntilDone();
 }
 
 void Supervisor::HandSignalsOn() {
   for (int number; (number = signals_->Next()) != 0;) {
     if (number == SIGCHLD) continue;
     stopping_ = true;
-    kill(child_.pid, SIGTERM);
+    manager_.Tell("STOPPING=1");
+    kill(child_.pid, kStopSignal);
   }
 }
 
 bool Supervisor::IsLast(int status) const {
   const bool ended_well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  return stopping_ || ended_well || (!child_.ready_at && restarts_.count == 0);
+  // Except where it died of what another supervisor had kept.
+  const bool of_kept = restarts_.kept && WIFSIGNALED(status);
+  return stopping_ || ended_well || (!child_.ready_at && restarts_.count == 0 && !of_kept);
 }
 
 int Supervisor::End(int status) {
   if (!WIFSIGNALED(status)) return WEXITSTATUS(status);
   signals_.reset();
-  signal(WTERMSIG(status), SIG_DFL);
-  raise(WTERMSIG(status));
-  return 128 + WTERMSIG(status);
+  const int number = WTERMSIG(status) == kStopSignal ? SIGTERM : WTERMSIG(status);
+  signal(number, SIG_DFL);
+  raise(number);
+  return 128 + number;
 }
 
 bool Supervisor::Pause(int status) {
@@ -241,24 +290,24 @@ bool Supervisor::Pause(int status) {
   const bool for_long = served && Clock::Real()->Now() - *child_.ready_at >= kShortLife;
   failed_starts_ = served ? 0 : failed_starts_ + 1;
   if (failed_starts_ == kMostFailedStarts && !kept_.empty()) {
-    Log(LogLevel::kError, "supervisor", "no start succeeds with the memory that was kept; it is "
+    Log(LogLevel::kError, "supervisor",
+        "no start succeeds with the memory that was kept; it is "
         "given up");
-    kept_.clear();
+    GiveUp("");
   }
   const bool first = restarts_.count == 0;
   restarts_.why = Describe(status);
   ++restarts_.count;
-  pause_ = for_long || first
-               ? absl::ZeroDuration()
-               : std::clamp(2 * pause_, kShortestPause, kLongestPause);
+  restarts_.kept = !kept_.empty();
+  pause_ = for_long || first ? absl::ZeroDuration()
+                             : std::clamp(2 * pause_, kShortestPause, kLongestPause);
   Log(LogLevel::kError, "supervisor", "the serving process was {}; it is started again{}",
       restarts_.why,
       pause_ > absl::ZeroDuration() ? " in " + absl::FormatDuration(pause_) : std::string());
   const absl::Duration until = Clock::Real()->Now() + pause_;
   while (Clock::Real()->Now() < until) {
     pollfd wanted{signals_->fd(), POLLIN, 0};
-    poll(&wanted, 1,
-         static_cast<int>(absl::ToInt64Milliseconds(until - Clock::Real()->Now())) + 1);
+    poll(&wanted, 1, static_cast<int>(absl::ToInt64Milliseconds(until - Clock::Real()->Now())) + 1);
     for (int number; (number = signals_->Next()) != 0;) {
       if (number != SIGCHLD) return false;
     }

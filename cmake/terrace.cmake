@@ -18,7 +18,7 @@ set(TERRACE_THIRD_PARTY_proto protobuf::libprotobuf gRPC::grpc++ terrace::isal O
 set(TERRACE_THIRD_PARTY_kernels CUDA::cudart_static)
 set(TERRACE_THIRD_PARTY_storage RocksDB::rocksdb-shared terrace::uring)
 set(TERRACE_THIRD_PARTY_cluster terrace::ucx)
-set(TERRACE_THIRD_PARTY_cache_node gRPC::grpc++ terrace::httplib)
+set(TERRACE_THIRD_PARTY_cache_node gRPC::grpc++ terrace::httplib terrace::systemd)
 set(TERRACE_THIRD_PARTY_client gRPC::grpc++ terrace::json)
 
 set(TERRACE_FOLDERS proto kernels storage cluster cache_node client)

@@ -47,3 +47,7 @@ terrace_imported(json ${JSON_INCLUDE} "")
 find_path(URING_INCLUDE liburing.h REQUIRED)
 find_library(URING_LIBRARY uring REQUIRED)
 terrace_imported(uring ${URING_INCLUDE} ${URING_LIBRARY})
+
+find_path(SYSTEMD_INCLUDE systemd/sd-daemon.h REQUIRED)
+find_library(SYSTEMD_LIBRARY systemd REQUIRED)
+terrace_imported(systemd ${SYSTEMD_INCLUDE} ${SYSTEMD_LIBRARY})

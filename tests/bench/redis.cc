@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +22,8 @@ absl::Status Broken(const std::string& what) {
   return absl::UnavailableError(fmt::format("redis: {}: {}", what, strerror(errno)));
 }
 
+std::string SocketPath(int port) { return fmt::format("/tmp/terrace-bench-redis-{}", port); }
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RedisServer>> RedisServer::Start() {
@@ -32,7 +35,8 @@ absl::StatusOr<std::unique_ptr<RedisServer>> RedisServer::Start() {
     TERRACE_ASSIGN_OR_RETURN(
         ChildProcess process,
         ChildProcess::Start({"redis-server", "--port", std::to_string(port), "--bind", "127.0.0.1",
-                             "--save", "", "--appendonly", "no", "--daemonize", "no"}));
+                             "--unixsocket", SocketPath(port), "--save", "", "--appendonly", "no",
+                             "--daemonize", "no"}));
     // Redis ends at once when the port is taken; otherwise it says that it is ready.
     while (true) {
       auto line = process.WaitForLine("", absl::Seconds(10));
@@ -48,21 +52,38 @@ absl::StatusOr<std::unique_ptr<RedisServer>> RedisServer::Start() {
   return last;
 }
 
+RedisServer::~RedisServer() {
+  process_ = ChildProcess();
+  unlink(SocketPath(port_).c_str());
+}
+
 absl::StatusOr<std::unique_ptr<RedisClient>> RedisClient::Connect(int port) {
   const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (s < 0 || connect(s, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
-    return Broken("connect");
-  }
   const int on = 1;
   setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  return Connect(s, reinterpret_cast<sockaddr*>(&address), sizeof(address));
+}
+
+absl::StatusOr<std::unique_ptr<RedisClient>> RedisClient::ConnectLocal(int port) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  SocketPath(port).copy(address.sun_path, sizeof(address.sun_path) - 1);
+  return Connect(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0),
+                 reinterpret_cast<sockaddr*>(&address), sizeof(address));
+}
+
+absl::StatusOr<std::unique_ptr<RedisClient>> RedisClient::Connect(int s, const sockaddr* address,
+                                                                  socklen_t length) {
+  std::unique_ptr<RedisClient> client(new RedisClient(s));
+  if (s < 0 || connect(s, address, length) != 0) return Broken("connect");
   const timeval patience{10, 0};
   setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-  return std::unique_ptr<RedisClient>(new RedisClient(s));
+  return client;
 }
 
 RedisClient::~RedisClient() { close(socket_); }

@@ -26,8 +26,8 @@ class Keeper final : public DescriptorStore {
     kept_[std::string(name)] = Descriptor(dup(file.get()));
     return absl::OkStatus();
   }
-  absl::Status Drop(std::string_view name) override {
-    kept_.erase(std::string(name));
+  absl::Status DropAll(std::string_view prefix) override {
+    std::erase_if(kept_, [prefix](const auto& file) { return file.first.starts_with(prefix); });
     return absl::OkStatus();
   }
   Descriptor Take(std::string_view name) override {
@@ -45,8 +45,8 @@ TEST(RegionTableTest, KnowsTheLatestRegionsOnly) {
   table.Set({6, 2, b});
   table.Clear(2, 3);
   table.Set({2, 3, b});  // in the middle of the first, which has been given up
-  RegionTable again = RegionTable::Open(Descriptor(dup(table.file().get())), 8 * kChunk, kChunk)
-                          .value();
+  RegionTable again =
+      RegionTable::Open(Descriptor(dup(table.file().get())), 8 * kChunk, kChunk).value();
   const std::vector<HostRegion> regions = again.Regions();
   ASSERT_EQ(regions.size(), 2u);
   EXPECT_EQ(regions[0].first_chunk, 2u);
