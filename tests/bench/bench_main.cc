@@ -119,6 +119,18 @@ Row LocalGetRow(Contenders* all, const std::string& size, uint32_t block_bytes) 
   return row;
 }
 
+// The same row beside Redis over its unix socket.
+Row BesideUnixSocket(Contenders* all, Row row, bool put) {
+  constexpr auto kUnix = RedisContender::Socket::kUnix;
+  row.name += "_unix";
+  row.peer = Contender{"redis, unix socket", [=] {
+                         return put ? all->redis->Put(kRoundBytesDeep, kDeep, kUnix)
+                                    : all->redis->Get(kRoundBytesDeep, kDeep, kUnix);
+                       }};
+  row.bar = row.peer_bar = std::nullopt;
+  return row;
+}
+
 // Blocks used where they lie, a prefix at a time.
 Row LocalViewRow(Contenders* all, const std::string& size, uint32_t block_bytes) {
   Row row{.name = fmt::format("view_{}_local", size), .unit = "GB/s"};
@@ -137,9 +149,13 @@ Row LocalPutRow(Contenders* all, const std::string& size, uint32_t block_bytes) 
   return row;
 }
 
-Row MatchRow(Contenders* all, const std::string& name, double most) {
+// A question about 128 blocks; with `lease`, they are leased and given back as well.
+Row MatchRow(Contenders* all, const std::string& name, double most, bool lease = false) {
   Row row{.name = name, .unit = "us"};
-  row.terrace = {"terrace", [=] { return all->terrace->Match128(kMatchCalls); }};
+  row.terrace = {"terrace", [=] {
+                   return lease ? all->terrace->Lease128(kMatchCalls)
+                                : all->terrace->Match128(kMatchCalls);
+                 }};
   row.limit = {"bare UCX", [=]() -> absl::StatusOr<Measurement> {
                  TERRACE_ASSIGN_OR_RETURN(const BenchRound round,
                                           all->ucx->Run(kMatchRequestBytes, 1, BenchDirection::kPut,
@@ -220,7 +236,15 @@ class Benchmark {
     std::vector<Row> rows = {LocalGetRow(&all_, size, block_bytes),
                              LocalViewRow(&all_, size, block_bytes),
                              LocalPutRow(&all_, size, block_bytes)};
-    if (size == "64KiB") rows.push_back(MatchRow(&all_, "match_128_local", 60));
+    if (size == "64KiB") {
+      rows.push_back(MatchRow(&all_, "match_128_local", 60));
+      // A thousand leases per millisecond.
+      rows.push_back(MatchRow(&all_, "lease_128_local", 128, /*lease=*/true));
+    }
+    if (size == "1MiB") {
+      rows.push_back(BesideUnixSocket(&all_, rows[0], /*put=*/false));
+      rows.push_back(BesideUnixSocket(&all_, rows[2], /*put=*/true));
+    }
     return RunRows(bin_folder, std::move(rows), block_bytes, /*local=*/true);
   }
 

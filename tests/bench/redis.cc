@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <random>
 
 #include "fmt/format.h"
@@ -22,7 +23,9 @@ absl::Status Broken(const std::string& what) {
   return absl::UnavailableError(fmt::format("redis: {}: {}", what, strerror(errno)));
 }
 
-std::string SocketPath(int port) { return fmt::format("/tmp/terrace-bench-redis-{}", port); }
+std::string SocketPath(int port) {
+  return std::filesystem::temp_directory_path() / fmt::format("terrace-bench-redis-{}", port);
+}
 
 }  // namespace
 

@@ -1,7 +1,9 @@
-// Redis as a peer: a server of its own on a free loopback port, and the fastest client that we can
+// Redis as a peer: a server of its own on a free loopback port and a unix socket, and the fastest client that we can
 // write for it: requests pipelined, values received straight into their destinations (hiredis
 // would allocate and copy each).
 #pragma once
+
+#include <sys/socket.h>
 
 #include <memory>
 #include <string>
@@ -17,6 +19,7 @@ class RedisServer {
  public:
   // NotFound when redis-server is not installed.
   static absl::StatusOr<std::unique_ptr<RedisServer>> Start();
+  ~RedisServer();
   int port() const { return port_; }
   const ChildProcess& process() const { return process_; }
 
@@ -30,6 +33,8 @@ class RedisServer {
 class RedisClient {
  public:
   static absl::StatusOr<std::unique_ptr<RedisClient>> Connect(int port);
+  // To the same server, over its unix socket.
+  static absl::StatusOr<std::unique_ptr<RedisClient>> ConnectLocal(int port);
   ~RedisClient();
 
   // Requests i = 0 … names.size()-1, at most `depth` unanswered at a time.
@@ -41,6 +46,8 @@ class RedisClient {
   absl::Status Clear();
 
  private:
+  static absl::StatusOr<std::unique_ptr<RedisClient>> Connect(int socket, const sockaddr* address,
+                                                              socklen_t length);
   explicit RedisClient(int socket) : socket_(socket), buffer_(64 << 10) {}
 
   absl::Status Send(const std::string& head, ByteSpan value);

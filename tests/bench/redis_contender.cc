@@ -19,14 +19,21 @@ absl::StatusOr<std::unique_ptr<RedisServer>> StartServer() {
 }  // namespace
 
 RedisContender::RedisContender(std::unique_ptr<RedisServer> server,
-                               std::unique_ptr<RedisClient> client)
-    : server_(std::move(server)), client_(std::move(client)), arena_(kArenaBytes) {}
+                               std::unique_ptr<RedisClient> client,
+                               std::unique_ptr<RedisClient> local_client)
+    : server_(std::move(server)),
+      client_(std::move(client)),
+      local_client_(std::move(local_client)),
+      arena_(kArenaBytes) {}
 
 absl::StatusOr<std::unique_ptr<RedisContender>> RedisContender::Start() {
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<RedisServer> server, StartServer());
   TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<RedisClient> client,
                            RedisClient::Connect(server->port()));
-  return std::unique_ptr<RedisContender>(new RedisContender(std::move(server), std::move(client)));
+  TERRACE_ASSIGN_OR_RETURN(std::unique_ptr<RedisClient> local_client,
+                           RedisClient::ConnectLocal(server->port()));
+  return std::unique_ptr<RedisContender>(
+      new RedisContender(std::move(server), std::move(client), std::move(local_client)));
 }
 
 absl::Status RedisContender::Fill(uint32_t block_bytes, size_t blocks) {
@@ -34,18 +41,19 @@ absl::Status RedisContender::Fill(uint32_t block_bytes, size_t blocks) {
   block_bytes_ = block_bytes;
   filled_ = blocks;
   next_ = 0;
-  return Run(blocks * block_bytes, 8, true).status();
+  return Run(blocks * block_bytes, 8, true, client_.get()).status();
 }
 
-absl::StatusOr<Measurement> RedisContender::Get(size_t bytes, int depth) {
-  return Run(bytes, depth, false);
+absl::StatusOr<Measurement> RedisContender::Get(size_t bytes, int depth, Socket socket) {
+  return Run(bytes, depth, false, socket == Socket::kUnix ? local_client_.get() : client_.get());
 }
 
-absl::StatusOr<Measurement> RedisContender::Put(size_t bytes, int depth) {
-  return Run(bytes, depth, true);
+absl::StatusOr<Measurement> RedisContender::Put(size_t bytes, int depth, Socket socket) {
+  return Run(bytes, depth, true, socket == Socket::kUnix ? local_client_.get() : client_.get());
 }
 
-absl::StatusOr<Measurement> RedisContender::Run(size_t bytes, int depth, bool put) {
+absl::StatusOr<Measurement> RedisContender::Run(size_t bytes, int depth, bool put,
+                                                RedisClient* client) {
   const size_t count = std::max<size_t>(bytes / block_bytes_, static_cast<size_t>(depth));
   std::vector<std::string> names;
   std::vector<MutableByteSpan> memory;
@@ -56,9 +64,9 @@ absl::StatusOr<Measurement> RedisContender::Run(size_t bytes, int depth, bool pu
   const absl::Duration cpu_before = OwnCpuTime() + server_->process().CpuTime();
   const absl::Duration start = Clock::Real()->Now();
   if (put) {
-    TERRACE_RETURN_IF_ERROR(client_->Set(names, {memory.begin(), memory.end()}, depth));
+    TERRACE_RETURN_IF_ERROR(client->Set(names, {memory.begin(), memory.end()}, depth));
   } else {
-    TERRACE_RETURN_IF_ERROR(client_->Get(names, memory, depth));
+    TERRACE_RETURN_IF_ERROR(client->Get(names, memory, depth));
   }
   const double seconds = absl::ToDoubleSeconds(Clock::Real()->Now() - start);
   const double gigabytes = static_cast<double>(count * block_bytes_) / 1e9;

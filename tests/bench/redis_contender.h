@@ -18,15 +18,17 @@ class RedisContender {
   // The contract of TerraceContender's functions of the same names; nothing is verified, which is
   // how Redis is used.
   absl::Status Fill(uint32_t block_bytes, size_t blocks);
-  absl::StatusOr<Measurement> Get(size_t bytes, int depth);
-  absl::StatusOr<Measurement> Put(size_t bytes, int depth);
+  enum class Socket { kTcp, kUnix };
+  absl::StatusOr<Measurement> Get(size_t bytes, int depth, Socket socket = Socket::kTcp);
+  absl::StatusOr<Measurement> Put(size_t bytes, int depth, Socket socket = Socket::kTcp);
 
  private:
-  RedisContender(std::unique_ptr<RedisServer> server, std::unique_ptr<RedisClient> client);
-  absl::StatusOr<Measurement> Run(size_t bytes, int depth, bool put);
+  RedisContender(std::unique_ptr<RedisServer> server, std::unique_ptr<RedisClient> client,
+                 std::unique_ptr<RedisClient> local_client);
+  absl::StatusOr<Measurement> Run(size_t bytes, int depth, bool put, RedisClient* client);
 
   std::unique_ptr<RedisServer> server_;
-  std::unique_ptr<RedisClient> client_;
+  std::unique_ptr<RedisClient> client_, local_client_;
   ColdArena arena_;
   size_t block_bytes_ = 0;
   size_t filled_ = 0;

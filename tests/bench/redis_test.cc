@@ -6,10 +6,13 @@
 namespace terrace::bench {
 namespace {
 
-TEST(Redis, ValuesComeBackIntoTheirDestinations) {
+class Redis : public ::testing::TestWithParam<bool> {};
+
+TEST_P(Redis, ValuesComeBackIntoTheirDestinations) {
   auto server = RedisServer::Start();
   if (!server.ok()) GTEST_SKIP() << server.status();
-  auto client = RedisClient::Connect((*server)->port());
+  auto client = GetParam() ? RedisClient::ConnectLocal((*server)->port())
+                           : RedisClient::Connect((*server)->port());
   ASSERT_TRUE(client.ok()) << client.status();
   constexpr size_t kBlocks = 20, kBytes = 300'000;
   std::vector<std::vector<std::byte>> values(kBlocks), got(kBlocks);
@@ -28,6 +31,9 @@ TEST(Redis, ValuesComeBackIntoTheirDestinations) {
   EXPECT_EQ(got, values);
   EXPECT_FALSE((*client)->Get({"absent"}, {destinations[0]}, 1).ok());
 }
+
+INSTANTIATE_TEST_SUITE_P(Sockets, Redis, ::testing::Bool(),
+                         [](const auto& socket) { return socket.param ? "Unix" : "Tcp"; });
 
 }  // namespace
 }  // namespace terrace::bench

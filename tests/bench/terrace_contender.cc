@@ -110,7 +110,7 @@ absl::StatusOr<Measurement> TerraceContender::Run(size_t bytes, int depth, bool 
   return Measurement{gigabytes / seconds, absl::ToDoubleSeconds(cpu) / gigabytes};
 }
 
-absl::StatusOr<Measurement> TerraceContender::Match128(int calls) {
+absl::StatusOr<Chain> TerraceContender::Stored128() {
   std::vector<Digest> engine_digests(128);
   std::vector<ByteSpan> digests;
   for (size_t i = 0; i < engine_digests.size(); ++i) {
@@ -129,6 +129,11 @@ absl::StatusOr<Measurement> TerraceContender::Match128(int calls) {
     put.Wait();
     if (put.succeeded() != chain.blocks()) return absl::UnknownError("match: blocks not stored");
   }
+  return chain;
+}
+
+absl::StatusOr<Measurement> TerraceContender::Match128(int calls) {
+  TERRACE_ASSIGN_OR_RETURN(const Chain chain, Stored128());
   std::vector<double> microseconds;
   for (int i = 0; i < calls; ++i) {
     const absl::Duration start = Clock::Real()->Now();
@@ -138,6 +143,21 @@ absl::StatusOr<Measurement> TerraceContender::Match128(int calls) {
   }
   std::nth_element(microseconds.begin(), microseconds.begin() + calls / 2, microseconds.end());
   return Measurement{microseconds[static_cast<size_t>(calls) / 2], 0};
+}
+
+absl::StatusOr<Measurement> TerraceContender::Lease128(int calls) {
+  TERRACE_ASSIGN_OR_RETURN(const Chain chain, Stored128());
+  const absl::Duration start = Clock::Real()->Now();
+  for (int i = 0; i < calls; ++i) {
+    TERRACE_ASSIGN_OR_RETURN(
+        const MatchResult match,
+        node_.client->Match(chain, {.timeout = kTimeout, .lease = absl::Seconds(10)}));
+    if (match.blocks != chain.blocks() || !match.lease) {
+      return absl::UnknownError("lease: fewer than 128 blocks");
+    }
+  }
+  const absl::Duration took = Clock::Real()->Now() - start;
+  return Measurement{absl::ToDoubleMicroseconds(took) / calls, 0};
 }
 
 }  // namespace terrace::bench

@@ -36,8 +36,13 @@ class TerraceContender {
   absl::StatusOr<Measurement> View(size_t bytes, int depth);
   // The median of `calls` matches of 128 keys that are all there, in microseconds.
   absl::StatusOr<Measurement> Match128(int calls);
+  // Microseconds that one of `calls` such matches takes which leases the 128 blocks, the releases
+  // included.
+  absl::StatusOr<Measurement> Lease128(int calls);
 
  private:
+  // The chain of those keys, its blocks put where they are not there.
+  absl::StatusOr<Chain> Stored128();
   TerraceContender(BenchNode node, bool local);
   absl::StatusOr<Measurement> Run(size_t bytes, int depth, bool put);
 
