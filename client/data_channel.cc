@@ -143,10 +143,27 @@ void DataChannel::ResetLanding() {
 
 std::optional<DataChannel::Landed> DataChannel::Land(uint64_t request, uint16_t index,
                                                      uint64_t length) {
+  if (resting_) return std::nullopt;
   const std::optional<uint64_t> offset = landing_slots_->Take(length);
   if (!offset) return std::nullopt;
   landings_[{request, index}] = *offset;
+  landed_bytes_ += length;
+  if (landed_bytes_ >= kMostLandedPerTurn) Rest();
   return Landed{*offset, memory()->landing().subspan(*offset, length)};
+}
+
+// Frames leave when this thread has come to the end of its turn. So that the node copies the first
+// block while the second is copied here, what is announced leaves before more is copied: in the
+// next turn, and the one after that goes on.
+void DataChannel::Rest() {
+  resting_ = true;
+  landed_bytes_ = 0;
+  transport_->Post([this] {
+    transport_->Post([this] {
+      resting_ = false;
+      Pump();
+    });
+  });
 }
 
 void DataChannel::EndLease(uint64_t session_id, uint64_t lease) {

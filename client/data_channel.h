@@ -146,6 +146,8 @@ class DataChannel : public TransportHandler {
   static constexpr absl::Duration kConnectTimeout = absl::Seconds(2);
   static constexpr uint64_t kSendWindowBytes = 128 << 10;
   static constexpr int kAskBeforePuts = 15;
+  // Copied by this thread before it lets the frames out that announce it.
+  static constexpr uint64_t kMostLandedPerTurn = 256 << 10;
   static constexpr absl::Duration kLeasePatience = absl::Milliseconds(1);
   static constexpr size_t kMostEndedLeases = 64;
 
@@ -164,6 +166,7 @@ class DataChannel : public TransportHandler {
   void OnTimer();
   void EndAll(Outcome why);
   void SendEndedLeases();
+  void Rest();
   void ResetLanding();
 
   DataListener* const listener_;
@@ -194,6 +197,8 @@ class DataChannel : public TransportHandler {
   std::unique_ptr<LandingSlots> landing_slots_;  // null: there is no landing memory
   // By request and item: where its block lies until the node has answered, whoever waits for that.
   absl::flat_hash_map<std::pair<uint64_t, uint16_t>, uint64_t> landings_;
+  uint64_t landed_bytes_ = 0;  // since the last rest
+  bool resting_ = false;       // nothing lands until what was announced has left
   bool ending_leases_ = false;  // the transport will call SendEndedLeases
 };
 
