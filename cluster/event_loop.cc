@@ -113,6 +113,8 @@ void EventLoop::Run() {
     if (options_.spin > absl::ZeroDuration()) {
       const absl::Duration now = Clock::Real()->Now();
       if (busy) last_busy = now;
+      // Whoever else wants this processor, such as him who was told, has something to do.
+      if (!busy) std::this_thread::yield();
       busy = now - last_busy < options_.spin;
     }
     if (!busy && (driver_ == nullptr || driver_->Arm())) Sleep();

@@ -1,6 +1,6 @@
-// Redis as a peer: a server of its own on a free loopback port and a unix socket, and the fastest client that we can
-// write for it: requests pipelined, values received straight into their destinations (hiredis
-// would allocate and copy each).
+// Redis as a peer: a server of its own on a free loopback port and a unix socket, and the fastest
+// client that we can write for it: requests pipelined, values received straight into their
+// destinations (hiredis would allocate and copy each).
 #pragma once
 
 #include <sys/socket.h>
