@@ -92,8 +92,8 @@ absl::StatusOr<control::v1::NamespaceRecords> NamespaceKeeper::LoadFromMemory() 
 // A new file each time, so that the old one is whole until it is replaced.
 absl::Status NamespaceKeeper::SaveToMemory(const std::string& text) {
   const Descriptor file(memfd_create("terrace-namespaces", MFD_CLOEXEC));
-  if (!file || pwrite(file.get(), text.data(), text.size(), 0) !=
-                   static_cast<ssize_t>(text.size())) {
+  if (!file ||
+      pwrite(file.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
     return absl::ResourceExhaustedError(
         fmt::format("shared memory for namespaces: {}", std::strerror(errno)));
   }

@@ -13,10 +13,9 @@ namespace {
 absl::Status Hold(std::string_view flag, HostPort* address, std::vector<Descriptor>* held) {
   absl::StatusOr<Descriptor> port = HoldPort(address);
   if (!port.ok()) {
-    return absl::UnavailableError(
-        fmt::format("{}: {}: {}; stop who uses it or choose another port (0: any free one)", flag,
-                    JoinHostPort(address->host, address->port),
-                    std::string(port.status().message())));
+    return absl::UnavailableError(fmt::format(
+        "{}: {}: {}; stop who uses it or choose another port (0: any free one)", flag,
+        JoinHostPort(address->host, address->port), std::string(port.status().message())));
   }
   held->push_back(*std::move(port));
   return absl::OkStatus();

@@ -197,8 +197,8 @@ class DataChannel : public TransportHandler {
   std::unique_ptr<LandingSlots> landing_slots_;  // null: there is no landing memory
   // By request and item: where its block lies until the node has answered, whoever waits for that.
   absl::flat_hash_map<std::pair<uint64_t, uint16_t>, uint64_t> landings_;
-  uint64_t landed_bytes_ = 0;  // since the last rest
-  bool resting_ = false;       // nothing lands until what was announced has left
+  uint64_t landed_bytes_ = 0;   // since the last rest
+  bool resting_ = false;        // nothing lands until what was announced has left
   bool ending_leases_ = false;  // the transport will call SendEndedLeases
 };
 

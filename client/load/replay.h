@@ -35,7 +35,7 @@ struct ReplayReport {
   uint64_t stuck = 0;        // operations that were a second late in ending
   uint64_t no_space = 0;
   uint64_t put_bytes = 0, get_bytes = 0;
-  uint64_t local_bytes = 0;  // of get_bytes: read from the node's memory
+  uint64_t local_bytes = 0;                  // of get_bytes: read from the node's memory
   absl::Duration elapsed, putting, getting;  // the latter: while at least one was under way
   LatencyHistogram match_latency, get_latency;
   std::string first_error;

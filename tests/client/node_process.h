@@ -32,7 +32,7 @@ class NodeProcess {
     std::vector<std::string> argv = {BinaryPath("terraced"),      "--listen=" + listen,
                                      "--http-listen=127.0.0.1:0", "--host-bytes=64MiB",
                                      "--max-block-bytes=8MiB",    "--transport=tcp",
-                                     "--node-id=under-test", supervisor_};
+                                     "--node-id=under-test",      supervisor_};
     argv.insert(argv.end(), more_.begin(), more_.end());
     process_ = *ChildProcess::Start(argv);
     address_ = Field(*process_.WaitForLine("terraced ready"), "control");
