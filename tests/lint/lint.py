@@ -35,13 +35,14 @@ THIRD_PARTY_HOME = {
     "uct/": {"cluster"},
     "ucs/": {"cluster"},
     "httplib.h": {"cache_node"},
+    "systemd/": {"cache_node"},
     "nlohmann/": {"client"},
     "cuda": {"kernels"},
     "absl/": {"proto", "storage", "cluster", "cache_node", "client"},
     "fmt/": {"proto", "storage", "cluster", "cache_node", "client"},
 }
 # Headers that are heavy to compile stay in few files, however right their folder is.
-HEAVY = {"grpcpp/": 8, "ucp/": 8, "httplib.h": 1, "CLI/": 1}
+HEAVY = {"grpcpp/": 8, "ucp/": 8, "httplib.h": 1, "systemd/": 1, "CLI/": 1}
 BANNED = [
     (r"\bsleep_for\b|\busleep\(|\bnanosleep\(|\btime\.sleep\(",
      "wait for a condition, not for time"),
@@ -152,9 +153,23 @@ def tree_findings(files):
             yield users[-1], 1, f"{prefix} is included by {len(users)} files, more than {most}"
 
 
+def script_findings(files):
+    """Scripts that bash cannot read."""
+    for path in files:
+        file = ROOT / path
+        if pathlib.Path(path).suffix not in {"", ".sh"} or not file.is_file():
+            continue
+        with file.open("rb") as script:
+            if not re.match(rb"#!.*\bbash\b", script.readline()):
+                continue
+        read = subprocess.run(["bash", "-n", file], stderr=subprocess.PIPE, text=True, check=False)
+        for number in re.findall(r"line (\d+)", read.stderr)[:1]:
+            yield path, int(number), "bash cannot read it"
+
+
 def main():
     files = tracked_files()
-    findings = list(tree_findings(files))
+    findings = list(tree_findings(files)) + list(script_findings(files))
     for path in files:
         suffix = pathlib.Path(path).suffix
         if suffix not in {".h", ".cc", ".cu", ".cuh", ".py", ".md", ".proto", ".cmake", ".sh"}:
