@@ -66,7 +66,8 @@ class SessionTable {
   // not tell how much of a guess was right.
   std::shared_ptr<Session> Authenticate(const SessionToken& token) const;
 
-  // Keeps `refs` until Release, End, or `duration` (capped by max_lease) has passed. 0, and the
+  // Keeps `refs` until Release, End, or the first grant or ExpireLeases (the node calls it once a
+  // second at least) after `duration` (capped by max_lease) has passed. 0, and the
   // references are dropped, when the session is over or holds max_leases already, or when all
   // leases would hold more than max_leased_bytes (a block counts as often as it is leased).
   uint64_t GrantLease(uint64_t session_id, std::vector<BlockRef> refs, absl::Duration duration);
