@@ -4,7 +4,8 @@
 Two witnesses work through the whole run, one that reads the node's memory and one whose bytes
 travel, and judge every byte. Meanwhile each port gets garbage, half of a message, connections that
 say nothing, more connections than there are descriptors for; clients take leases and vanish; one
-writes over its landing memory while the node reads it. And the serving process is killed and
+writes over its landing memory while the node reads it; one sends frames that are in order and make
+no sense, and takes leases until it gets no more. And the serving process is killed and
 aborted (200 times; --short: 8).
 
 After each death the node must serve within a second, with at least 99 % of the blocks that were in
@@ -211,8 +212,16 @@ class Soak:
             "remote": self.client("--seed", "2", "--block-bytes", "128KiB", "--witness",
                                   "--remote"),
             "scribbler": self.client("--seed", "3", "--block-bytes", "64KiB", "--scribble")}
+        stranger = Program([self.bin / "soak_enemy", "--address", self.node.address, "--seed",
+                            str(self.seed)])
+        self.clients.append(stranger)
         self.enemy.start()
         self.kill_it_often()
+        stranger.send(signal.SIGTERM)
+        self.result["enemy"] = json.loads(stranger.line("{", 60))
+        stranger.end()
+        if 0 in self.result["enemy"].values():
+            raise Failure(f"the enemy did not do all that it is for: {self.result['enemy']}")
         scribbled = witnesses.pop("scribbler")
         scribbled.send(signal.SIGTERM)
         report = json.loads(scribbled.line("{", 30))
