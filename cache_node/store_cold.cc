@@ -64,7 +64,8 @@ FillOutcome StoreImpl::Fill(const BlockKey& key, FillWaiter waiter) {
 void StoreImpl::StartFill(const std::shared_ptr<FillJob>& job) {
   ColdGet get;
   get.key = job->key;
-  get.envelope = EnvelopeOf(*job->entry);
+  job->envelope.resize(job->entry->envelope_bytes);
+  get.envelope = job->envelope;
   get.value = ValueOf(*job->entry);
   get.done = [this, job](absl::Status status) {
     {
@@ -200,6 +201,10 @@ void StoreImpl::OnFill(const std::shared_ptr<FillJob>& job) {
     MutexLock lock(&fills_mutex_);
     waiters = std::move(job->waiters);
     refs.resize(waiters.size());
+    // A generation of its own: who still reads what lay here before, perhaps this very block, must
+    // not take the one for the other. Only now, when the value is whole.
+    SetGeneration(job->envelope, next_generation_.fetch_add(1, std::memory_order_relaxed));
+    std::ranges::copy(job->envelope, EnvelopeOf(*job->entry).begin());
     MakeResident(job->entry, refs);
     fills_.erase(job->key);
   } else if (ended) {

@@ -89,8 +89,9 @@ class StoreImpl final : public TieredStore {
   // A block on its way from the ssd tier into host memory, and who waits for it.
   struct FillJob {
     BlockKey key;
-    absl::Duration since;         // by the clock
-    BlockEntry* entry = nullptr;  // reserved; null while it waits for room
+    absl::Duration since;             // by the clock
+    BlockEntry* entry = nullptr;      // reserved; null while it waits for room
+    std::vector<std::byte> envelope;  // as the ssd tier has it
     std::vector<FillWaiter> waiters;
     std::optional<absl::Status> status;  // the ssd tier has answered
     bool released = false;               // the device has let go of the memory

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <functional>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "cache_node/namespace_keeper.h"
@@ -116,9 +117,10 @@ std::function<IoFault(const IoRequest&)> Holding(IoKind kind) {
   };
 }
 
-void PutMany(TieredStore* store, Room* room, uint64_t begin, uint64_t end) {
+void PutMany(TieredStore* store, Room* room, uint64_t begin, uint64_t end,
+             BlockShape shape = kShape) {
   for (uint64_t i = begin; i < end; ++i) {
-    ASSERT_EQ(PutBlock(store, TestKey(i), kShape), ReserveOutcome::kReserved) << i;
+    ASSERT_EQ(PutBlock(store, TestKey(i), shape), ReserveOutcome::kReserved) << i;
     if (i % 4 == 0) room->Tidy();
   }
   room->Tidy();
@@ -146,6 +148,32 @@ TEST(StoreCold, WhatHostMemoryCannotHoldComesBackFromTheSsd) {
   }
   EXPECT_GT(store->Stats().demoted_by_name, 0) << "a copy that is there is not written again";
   EXPECT_EQ(store->Tiers()[1].blocks, 300);
+}
+
+// Whoever looked at a place before must not take what lies there now for what he was promised, were
+// it the same block with another in between.
+TEST(StoreCold, WhatComesBackIsOfAnotherGeneration) {
+  TempFolder folder;
+  const auto store = MakeStore(OpenTier(folder.path() + "/ssd"));
+  Room room(store.get());
+  std::set<uint64_t> seen;
+  const auto note = [&seen](const BlockRef& ref) {
+    ASSERT_TRUE(ref);
+    EXPECT_TRUE(seen.insert(LoadGeneration(ref.envelope())).second);
+  };
+  // Within the catalogue, and in an extent.
+  for (const BlockShape shape : {BlockShape{16 << 10, 4}, kShape}) {
+    const BlockKey key = TestKey(shape.length);
+    ASSERT_EQ(PutBlock(store.get(), key, shape), ReserveOutcome::kReserved);
+    note(store->Acquire(key));
+    for (uint64_t round = 0; round < 2; ++round) {
+      const uint64_t first = shape.length + 2000 * round + 1;
+      PutMany(store.get(), &room, first, first + 20 * kMiB / shape.length, shape);
+      ASSERT_FALSE(store->Acquire(key));
+      note(Read(store.get(), key));
+      ASSERT_TRUE(IsIntact(store->Acquire(key), key));
+    }
+  }
 }
 
 TEST(StoreCold, APutOfWhatTheSsdHasIsASuccessWithoutATransfer) {
